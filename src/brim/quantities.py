@@ -1,0 +1,90 @@
+"""Reading and printing quantities: bytes, seconds, counts.
+
+Binary units when bytes are printed (GiB = 2**30 bytes); both kinds are read (`22GiB`, `24GB`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from brim.errors import SettingsError
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+_UNITS = {
+    "": 1, "b": 1,
+    "k": KIB, "kib": KIB, "kb": 10**3,
+    "m": MIB, "mib": MIB, "mb": 10**6,
+    "g": GIB, "gib": GIB, "gb": 10**9,
+    "t": TIB, "tib": TIB, "tb": 10**12,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from text such as `1.5GiB`, `800 MB` or `1073741824`.
+
+    Raises:
+        SettingsError: if the text is not a positive amount in a known unit.
+
+    >>> parse_bytes("1.5GiB")
+    1610612736
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        amount, unit = float(text), ""
+    else:
+        match = _QUANTITY.fullmatch(str(text))
+        if not match or match[2].lower() not in _UNITS:
+            raise SettingsError(
+                f"found {text!r} where an amount of memory is expected",
+                hint="write a number and a unit, such as 22GiB, 800MiB or 24GB",
+            )
+        amount, unit = float(match[1]), match[2].lower()
+    if not amount > 0:
+        raise SettingsError(f"found {text!r} bytes; an amount of memory must be above 0")
+    return round(amount * _UNITS[unit])
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for people, in the largest binary unit that leaves at least 1.
+
+    >>> format_bytes(1610612736), format_bytes(-3 * 2**20), format_bytes(12)
+    ('1.50 GiB', '-3.0 MiB', '12 B')
+    """
+    size = abs(count)
+    for unit, name, digits in ((TIB, "TiB", 2), (GIB, "GiB", 2), (MIB, "MiB", 1), (KIB, "KiB", 1)):
+        if size >= unit:
+            return f"{count / unit:.{digits}f} {name}"
+    return f"{count:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people.
+
+    >>> format_seconds(0.0123), format_seconds(75), format_seconds(93784)
+    ('12.3 ms', '1m15s', '1d02h')
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02d}h"
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+def format_count(count: float) -> str:
+    """A count for people: `124.4M`, `2.1k`, `17`.
+
+    >>> format_count(124439808), format_count(2100), format_count(17)
+    ('124.4M', '2.1k', '17')
+    """
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= unit:
+            return f"{count / unit:.1f}{name}"
+    return f"{count:g}"
