@@ -80,6 +80,7 @@ class Program:
         rows_independent: False when a row's loss depends on the other rows of its micro-batch (batch norm,
             contrastive losses). Then the micro-batch is part of the model and planning leaves it alone.
         calls: which ops the loss really calls, of `dtypes`, `stack`, `attention`, `cross_entropy`.
+        learning_rate: update -> learning rate, for the log only; None: not logged.
         sizes: sizes for formulas; None for a foreign model.
         tokens_per_row: what throughput counts; 1 for rows that are not sequences.
     """
@@ -91,6 +92,7 @@ class Program:
     clip_norm: float | None = None
     rows_independent: bool = True
     calls: frozenset[str] = frozenset()
+    learning_rate: Callable[[Array], Array] | None = None
     sizes: Sizes | None = None
     tokens_per_row: int = 1
 

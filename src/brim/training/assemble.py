@@ -1,0 +1,169 @@
+"""The plain assembler: a program and a recipe become pure functions, ready to be compiled for any target.
+
+Order within a window: forward and backward in micro-batches, gradient SUMS, one division by the number of targets, one
+global norm, one clip, one optimizer update. A window without a target, or with a number that is not finite, changes
+nothing but the counters: no parameter, moment, schedule position or weight decay moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Key
+
+from brim.errors import TechniqueError
+from brim.hardware import Device
+from brim.ops import Block, Loss, Ops, row_keys, scan_stack
+from brim.program import Program
+from brim.techniques import Context, Points, Recipe
+from brim.training.state import State, StepMetrics
+from brim.tree import PyTree, Specs, cast_floating, select, specs_of
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The pure functions of a run, and the specs of what they take.
+
+    Attributes:
+        init: key -> state.
+        window: (state, batch) -> (state, metrics); meant to be jitted with the state donated.
+        evaluate: (state, batch of one micro-batch) -> summed loss.
+        state, batch, evaluation_batch: specs of their arguments.
+    """
+
+    init: Callable[[Key[Array, ""]], State]
+    window: Callable[[State, PyTree], tuple[State, StepMetrics]]
+    evaluate: Callable[[State, PyTree], Loss]
+    state: Specs
+    batch: Specs
+    evaluation_batch: Specs
+
+
+def assemble(program: Program, recipe: Recipe, device: Device, say: Callable[[str], None] = print) -> Assembly:
+    """Put a train step together; nothing is compiled or allocated.
+
+    Args:
+        say: is told what techniques had to decide, such as a kernel that fell back, when the step is traced.
+
+    Raises:
+        TechniqueError: if a technique cannot work on the program or device, or the assembler is unknown.
+    """
+    if recipe.assembler != "plain":
+        raise TechniqueError(f"no assembler `{recipe.assembler}`", hint="the assembler here is `plain`")
+    points = recipe.points(Context(program, device, say))
+    initial = partial(_init, program, points)
+    return Assembly(
+        init=initial,
+        window=partial(_window, program, points),
+        evaluate=partial(_evaluate, program, points),
+        state=specs_of(jax.eval_shape(initial, jax.random.key(0))),
+        batch=program.batch_specs(recipe.global_batch),
+        evaluation_batch=program.batch_specs(recipe.micro_batch),
+    )
+
+
+def ops_from(points: Points) -> Ops:
+    """The operations a model is handed, with the techniques' functions in place."""
+
+    def stack(block: Block, layers: Any, x: Any, context: Any) -> Any:
+        # Inside a loop XLA cannot merge recomputation with the first computation; written out, it would.
+        wrapped = points.residuals.wrap(block, prevent_cse=points.unroll != 1)
+        return scan_stack(wrapped, layers, x, context, unroll=points.unroll)
+
+    return Ops(points.dtypes, stack, points.attention, points.cross_entropy)
+
+
+def _init(program: Program, points: Points, key: Key[Array, ""]) -> State:
+    init_key, run_key = jax.random.split(key)
+    trainable, frozen, variables = program.init(init_key)
+    trainable = cast_floating(trainable, points.dtypes.parameters)
+    zero = jnp.zeros((), jnp.int32)
+    return State(trainable, frozen, variables, program.optimizer.init(trainable), run_key, zero, zero, zero)
+
+
+def _window(program: Program, points: Points, state: State, batch: PyTree) -> tuple[State, StepMetrics]:
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    keys = row_keys(jax.random.fold_in(state.key, state.window), rows)
+    value_and_gradient = _value_and_gradient(program, points, state.frozen)
+    loss, sums, variables = points.gradients(value_and_gradient, state.trainable, state.variables, batch, keys)
+    with jax.named_scope("clip"):
+        norm, gradients = _mean_and_clip(sums, loss.count, program.clip_norm)
+    finite = jnp.isfinite(norm) & jnp.isfinite(loss.total)
+    updated = finite & (loss.count > 0)
+    with jax.named_scope("optimizer"):
+        updates, optimizer = program.optimizer.update(gradients, state.optimizer, state.trainable)
+        trainable = optax.apply_updates(state.trainable, updates)
+    new = _advance(state, updated, trainable, variables, optimizer)
+    return new, _metrics(program, state, new, loss, norm, updated, finite)
+
+
+def _value_and_gradient(program: Program, points: Points, frozen: PyTree) -> Any:
+    ops = ops_from(points)
+    compute = None if "dtypes" in program.calls else points.dtypes.compute
+
+    def total(trainable: PyTree, variables: PyTree, batch: PyTree, keys: Any) -> tuple[Array, tuple[Loss, PyTree]]:
+        if compute is not None:
+            trainable = cast_floating(trainable, compute)
+        loss, variables = program.loss(trainable, frozen, variables, batch, keys, ops)
+        return loss.total, (loss, variables)
+
+    def value_and_gradient(
+        trainable: PyTree, variables: PyTree, batch: PyTree, keys: Key[Array, " rows"], /
+    ) -> tuple[Loss, PyTree, PyTree]:
+        (_, (loss, variables)), gradient = jax.value_and_grad(total, has_aux=True)(trainable, variables, batch, keys)
+        return loss, gradient, variables
+
+    return value_and_gradient
+
+
+def _mean_and_clip(sums: PyTree, count: Float[Array, ""], clip_norm: float | None) -> tuple[Float[Array, ""], PyTree]:
+    """Global norm of the mean gradient, and that gradient clipped; both divisions in one fp32 factor per element."""
+    share = 1 / jnp.maximum(count, 1)
+    norm = optax.global_norm(cast_floating(sums, jnp.float32)) * share
+    factor = share if clip_norm is None else share * jnp.minimum(1.0, clip_norm / jnp.maximum(norm, 1e-30))
+    return norm, jax.tree.map(lambda g: (g.astype(jnp.float32) * factor).astype(g.dtype), sums)
+
+
+def _advance(state: State, updated: Array, trainable: PyTree, variables: PyTree, optimizer: PyTree) -> State:
+    return State(
+        trainable=select(updated, trainable, state.trainable),
+        frozen=state.frozen,
+        variables=select(updated, variables, state.variables),
+        optimizer=select(updated, optimizer, state.optimizer),
+        key=state.key,
+        window=state.window + 1,
+        update=state.update + updated.astype(jnp.int32),
+        skipped_in_a_row=jnp.where(updated, 0, state.skipped_in_a_row + 1),
+    )
+
+
+def _metrics(
+    program: Program, old: State, new: State, loss: Loss, norm: Array, updated: Array, finite: Array
+) -> StepMetrics:
+    rate = program.learning_rate
+    return StepMetrics(
+        loss=loss.mean(),
+        count=loss.count,
+        gradient_norm=norm,
+        learning_rate=jnp.asarray(jnp.nan if rate is None else rate(old.update), jnp.float32),
+        updated=updated,
+        finite=finite,
+        update=new.update,
+        window=new.window,
+        skipped_in_a_row=new.skipped_in_a_row,
+        metrics={name: value / jnp.maximum(loss.count, 1) for name, value in loss.metrics.items()},
+    )
+
+
+def _evaluate(program: Program, points: Points, state: State, batch: PyTree) -> Loss:
+    trainable = state.trainable
+    if "dtypes" not in program.calls:
+        trainable = cast_floating(trainable, points.dtypes.compute)
+    loss, _ = program.loss(trainable, state.frozen, state.variables, batch, None, ops_from(points))
+    return loss
