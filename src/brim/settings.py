@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from brim.errors import SettingsError, did_you_mean
+from brim.errors import SettingsError, did_you_mean, nearest
 
 T = TypeVar("T")
 _INTEGER = re.compile(r"[+-]?(0|[1-9](_?[0-9])*)")
@@ -190,11 +190,13 @@ def _with_path(message: str, path: str) -> str:
 
 
 def _suggest(key: str, fields: Mapping[str, Any], path: str, root: type) -> str:
-    elsewhere = [full for full in keys_of(root) if full.rsplit(".", 1)[-1] == key.replace("-", "_")]
-    if elsewhere and key not in fields:
-        return f"did you mean `{elsewhere[0]}`?"
-    hint = did_you_mean(key, fields)
-    return hint.replace("`", f"`{path}", 1) if hint.startswith("did") else hint
+    """The nearest key of this table; else the nearest name anywhere in the tree; else what is known here."""
+    here = nearest(key, fields)
+    if here:
+        return f"did you mean `{path}{here}`?"
+    anywhere = {full.rsplit(".", 1)[-1]: full for full in keys_of(root)}
+    there = nearest(key, anywhere)
+    return f"did you mean `{anywhere[there]}`?" if there else did_you_mean(key, fields)
 
 
 def _shown(value: Any) -> str:
