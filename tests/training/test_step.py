@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from brim.errors import ShapeError, TechniqueError
-from brim.hardware import Device, detect
+from brim.hardware.device import Device, detect
 from brim.ops import Loss
 from brim.program import Program, from_example_loss, from_mean_loss, from_sum_loss
 from brim.techniques import Accumulation, Precision, Recipe, Rematerialization

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from brim.errors import ShapeError
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.ops import Loss
 from brim.program import Program, Sizes, rows_of
 from brim.settings import require

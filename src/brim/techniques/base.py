@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 from jaxtyping import Array, Key
 
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.ops import AttentionFunction, CrossEntropyFunction, Dtypes, Loss, reference_attention, reference_cross_entropy
 from brim.program import Program, Sizes
 from brim.techniques.residuals import Residuals

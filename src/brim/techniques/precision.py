@@ -28,7 +28,7 @@ from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
 
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.ops import Dtypes
 from brim.program import Program, Sizes
 from brim.techniques.base import Context, Effect, Points
@@ -62,9 +62,7 @@ class Precision:
     def needs(self, program: Program, device: Device) -> str | None:
         """bf16 needs a device that computes in it."""
         del program
-        if self.compute == "bfloat16" and not device.can("bfloat16"):
-            return f"{device.name} has no bf16 matrix units"
-        return None
+        return None if self.is_plain else device.why_not(self.compute)
 
     def describe(self) -> str:
         """Short name of the format."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brim.errors import TechniqueError, did_you_mean
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.program import Program
 from brim.settings import build, require, to_tables
 from brim.techniques.base import Context, Points, Technique

@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.program import Program, Sizes
 from brim.settings import require
 from brim.techniques.base import Context, Effect, Points

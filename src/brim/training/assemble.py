@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from brim.errors import TechniqueError
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.ops import Block, Loss, Ops, row_keys, scan_stack
 from brim.program import Program
 from brim.techniques import Context, Points, Recipe

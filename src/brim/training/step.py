@@ -11,7 +11,7 @@ import jax
 from jaxtyping import Array, Key
 
 from brim.errors import ShapeError
-from brim.hardware import Device
+from brim.hardware.facts import Device
 from brim.ops import Loss
 from brim.program import Program
 from brim.techniques import Recipe
