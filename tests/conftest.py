@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jaxtyping
 import pytest
 
-SHAPE_CHECKED = ("brim.ops", "brim.program", "brim.models", "brim.techniques")
+SHAPE_CHECKED = ("brim.ops", "brim.program", "brim.models", "brim.techniques.blockwise_attention")
 _hook = jaxtyping.install_import_hook(SHAPE_CHECKED, "beartype.beartype")
 _hook.__enter__()
 

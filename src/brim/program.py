@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from brim.tree import PyTree, Specs
 DTYPES, STACK, ATTENTION, CROSS_ENTROPY = "dtypes", "stack", "attention", "cross_entropy"
 
 
+@runtime_checkable
 class LossFunction(Protocol):
     """The one loss signature; see the head of this file."""
 

@@ -5,9 +5,9 @@ Letters: B rows, T query positions, S key positions, H query heads, K key-value 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -15,9 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from brim.ops.dropout import keep_mask
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class AttentionMask:
+class AttentionMask(eqx.Module):
     """Who may look at whom in self-attention. All conditions that are given must hold.
 
     Attributes:
@@ -27,7 +25,7 @@ class AttentionMask:
     """
 
     documents: Int[Array, "B T"] | None = None
-    causal: bool = field(default=True, metadata={"static": True})
+    causal: bool = eqx.field(default=True, static=True)
 
     def visible(self, queries: slice, keys: slice, length: int) -> Bool[Array, "#B q k"] | None:
         """Which keys each query sees, for a block of positions of a row of `length`; None means all of them."""
@@ -41,6 +39,7 @@ class AttentionMask:
         return seen
 
 
+@runtime_checkable
 class AttentionFunction(Protocol):
     """What models call and attention techniques replace."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ IGNORED = -100
 """Target of a position that has none: padding, the last token of a document, a prompt."""
 
 
+@runtime_checkable
 class CrossEntropyFunction(Protocol):
     """What models call and loss techniques replace."""
 

@@ -8,16 +8,15 @@ sum of their union, so accumulation, evaluation and many devices are exact by co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Loss:
+class Loss(eqx.Module):
     """Loss of some rows.
 
     Attributes:

@@ -6,7 +6,7 @@ activations act per layer: XLA keeps one slice of each saved residual per layer 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Array
 X = TypeVar("X")
 
 
+@runtime_checkable
 class Block(Protocol):
     """One layer: `block(layer, x, context, index) -> x` with everything it uses in its arguments.
 
@@ -26,6 +27,7 @@ class Block(Protocol):
     def __call__(self, layer: Any, x: Any, context: Any, index: Array, /) -> Any: ...
 
 
+@runtime_checkable
 class StackFunction(Protocol):
     """What models call and stack techniques replace."""
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from jaxtyping import Array, Key
 
@@ -33,6 +33,7 @@ from brim.tree import PyTree
 Effect = Literal["exact", "noise", "rounding", "lossy"]
 
 
+@runtime_checkable
 class ValueAndGradient(Protocol):
     """Loss, gradients of its sum, and new variables, for some rows."""
 
@@ -41,6 +42,7 @@ class ValueAndGradient(Protocol):
     ) -> tuple[Loss, PyTree, PyTree]: ...
 
 
+@runtime_checkable
 class GradientsFunction(Protocol):
     """How the loss and gradient sums of one update are made from `ValueAndGradient`; returns what that returns."""
 
@@ -87,6 +89,7 @@ class Context:
     say: Callable[[str], None] = _unheard
 
 
+@runtime_checkable
 class Technique(Protocol):
     """One memory or speed method. Concrete techniques are final frozen dataclasses whose fields are their settings."""
 

@@ -22,6 +22,7 @@ from brim.hardware.facts import Device
 from brim.ops import Block, Loss, Ops, row_keys, scan_stack
 from brim.program import Program
 from brim.techniques import Context, Points, Recipe
+from brim.training.optimizers import clip_by_norm, global_norm
 from brim.training.state import State, StepMetrics
 from brim.tree import PyTree, Specs, cast_floating, select, specs_of
 
@@ -93,7 +94,10 @@ def _window(program: Program, points: Points, state: State, batch: PyTree) -> tu
     value_and_gradient = _value_and_gradient(program, points, state.frozen)
     loss, sums, variables = points.gradients(value_and_gradient, state.trainable, state.variables, batch, keys)
     with jax.named_scope("clip"):
-        norm, gradients = _mean_and_clip(sums, loss.count, program.clip_norm)
+        gradients = _mean(sums, loss.count)
+        norm = global_norm(gradients)
+        if program.clip_norm is not None:
+            gradients = clip_by_norm(gradients, norm, program.clip_norm)
     finite = jnp.isfinite(norm) & jnp.isfinite(loss.total)
     updated = finite & (loss.count > 0)
     with jax.named_scope("optimizer"):
@@ -122,12 +126,9 @@ def _value_and_gradient(program: Program, points: Points, frozen: PyTree) -> Any
     return value_and_gradient
 
 
-def _mean_and_clip(sums: PyTree, count: Float[Array, ""], clip_norm: float | None) -> tuple[Float[Array, ""], PyTree]:
-    """Global norm of the mean gradient, and that gradient clipped; both divisions in one fp32 factor per element."""
+def _mean(sums: PyTree, count: Float[Array, ""]) -> PyTree:
     share = 1 / jnp.maximum(count, 1)
-    norm = optax.global_norm(cast_floating(sums, jnp.float32)) * share
-    factor = share if clip_norm is None else share * jnp.minimum(1.0, clip_norm / jnp.maximum(norm, 1e-30))
-    return norm, jax.tree.map(lambda g: (g.astype(jnp.float32) * factor).astype(g.dtype), sums)
+    return jax.tree.map(lambda leaf: (leaf.astype(jnp.float32) * share).astype(leaf.dtype), sums)
 
 
 def _advance(state: State, updated: Array, trainable: PyTree, variables: PyTree, optimizer: PyTree) -> State:
