@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from brim.settings import load_toml, merge, parse_overrides
 from brim.supervisor import setup
 from brim.supervisor.folder import RunFolder, write_whole
 from brim.supervisor.planning import load_plan, plan_run, reserve_device_memory
+from brim.supervisor.talk import data_progress, say
 from brim.training.checkpoint import Checkpoints
 from brim.training.curves import draw_curves
 from brim.training.environment import describe_environment
@@ -50,11 +50,6 @@ class Session:
     checkpoints: Checkpoints
 
 
-def say(text: str) -> None:
-    """Talk goes to stderr; stdout is for data."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def train(run: RunFile, folder: RunFolder, *, price_per_hour: float | None = None) -> int:
     """Prepare the data, plan, and train to the end or to a signal.
 
@@ -64,7 +59,7 @@ def train(run: RunFile, folder: RunFolder, *, price_per_hour: float | None = Non
         BrimError: as its parts do.
     """
     folder.create()
-    corpus = setup.prepare_corpus(run, folder, _progress_line())
+    corpus = setup.prepare_corpus(run, folder, data_progress())
     for warning in corpus.warnings:
         say(f"data: {warning}")
     run = run.with_vocabulary(corpus.tokenizer.vocabulary_size)
@@ -209,18 +204,6 @@ def _introduction(session: Session, state: State) -> str:
         + (f"; about {format_seconds(plan.run_seconds)} (predicted)" if plan.run_seconds else ""),
     ]
     return "\n".join(lines)
-
-
-def _progress_line() -> Any:
-    shown: dict[str, int] = {}
-
-    def show(what: str, share: float) -> None:
-        percent = int(share * 100)
-        if percent >= shown.get(what, -25) + 25 or (share == 1 and shown.get(what) != percent):
-            shown[what] = percent
-            say(f"data: {what} {percent}%")
-
-    return show
 
 
 def _refuse_changed_meaning(saved: RunFile, run: RunFile) -> None:

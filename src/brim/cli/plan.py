@@ -1,0 +1,78 @@
+"""`brim plan RUN.toml`: choose how to fit a run into memory, and show why."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from brim.cli.arguments import read_with_overrides
+from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
+from brim.hardware.device import detect, named
+from brim.planner import Plan, default_budget, survey
+from brim.quantities import parse_bytes
+from brim.runfile import RunFile
+from brim.supervisor import setup
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Choose how to fit a run into memory, and show why.
+
+    Compiles the real train step for candidates of micro-batch, accumulation, rematerialization and chunked loss, reads
+    what each will allocate, and picks the fastest that fits. Any key of the run file can be overridden:
+    --model.layers 8. Exit code 0 when a plan fits, 3 when none does.
+    """
+
+    run_file: Annotated[Path, tyro.conf.Positional]
+    """The run, as a TOML file."""
+    budget: str | None = None
+    """Most device memory a step may use, such as 22GiB; otherwise plan.budget of the run file, or what is free."""
+    device: str | None = None
+    """A device that need not be here, such as rtx-4090; otherwise the one that is here."""
+    price_per_hour: float | None = None
+    """Price of the device, to say what the run costs."""
+    json: bool = False
+    """Print the plan as one JSON object."""
+
+
+def run(arguments: list[str]) -> int:
+    """Plan, print, and say by the exit code whether a plan fits."""
+    options, overrides = read_with_overrides(Arguments, arguments, "plan")
+    plan = make_plan(options, RunFile.load(options.run_file, overrides))
+    if options.json:
+        print(json_format.dumps(plan.to_json(), indent=2))
+    else:
+        Console().print(plan)
+    if plan.fits:
+        return EXIT_DONE
+    try:
+        _ = plan.chosen
+    except BrimError as error:
+        print(f"brim: {error}", file=sys.stderr)
+    return EXIT_NO_PLAN
+
+
+def make_plan(options: Arguments, run_file: RunFile) -> Plan:
+    """The plan of a run for the device and budget that the options name."""
+    run_file = setup.with_known_vocabulary(run_file)
+    setup.enable_compilation_cache()
+    device = detect() if options.device is None else named(options.device)
+    settings = run_file.settings
+    asked = parse_bytes(options.budget) if options.budget else settings.plan.budget_bytes
+    return survey(
+        setup.build_program(run_file),
+        device=device,
+        budget_bytes=asked or default_budget(device),
+        global_batch=settings.train.global_batch,
+        fixed=run_file.techniques,
+        micro_batch=settings.train.micro_batch,
+        updates=settings.train.updates,
+        price_per_hour=options.price_per_hour,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
