@@ -40,7 +40,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/base.stamp ## plan, train, interrupt and resume a small model on text that is on this machine
-	$(RUN) -m brim.demo
+	$(RUN) scripts/demo.py
 
 test: $(VENV)/dev.stamp ## the tests that take minutes in all
 	$(RUN) $(PYTEST) -m "not slow"
