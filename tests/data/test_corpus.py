@@ -206,7 +206,7 @@ def test_any_change_of_a_setting_behind_the_store_makes_it_anew(write: Write, ch
     assert f"data.{name}" in corpus_of(path, **change).rebuilt
 
 
-def test_a_settled_file_is_not_read_again(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settled_file_is_not_read_again(write: Write) -> None:
     path = write("a.txt", "some text")
     corpus_of(path)
     manifest_path = path.parent / "store/manifest.json"
@@ -220,6 +220,11 @@ def test_a_settled_file_is_not_read_again(write: Write, monkeypatch: pytest.Monk
     manifest["sources"][0]["sha256"] = "0" * 64
     manifest_path.write_text(json.dumps(manifest))
     assert corpus_of(path).rebuilt == ""
+    # Another content of the same size under the same time of modification: the time of change gives it away.
+    modified_ns = path.stat().st_mtime_ns
+    path.write_text("same size")
+    os.utime(path, ns=(modified_ns, modified_ns))
+    assert "a.txt" in corpus_of(path).rebuilt
 
 
 def test_a_damaged_store_is_made_anew(write: Write, tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_da_s1_all_three_line_ends_count(write: Write, ending: str) -> None:
 
 @settings(deadline=None)
 @given(
-    text=st.text(st.sampled_from("ab \n-"), max_size=80),
-    separator=st.sampled_from(["", "\n", "--", "a--", "\n\n"]),
+    text=st.lists(st.sampled_from(["a", "b", " ", "\n", "-", "a\nb", "\n-", "a--"]), max_size=40).map("".join),
+    separator=st.sampled_from(["", "\n", "--", "a--", "\n\n", "a\nb", "a\nba"]),
     cuts=st.lists(st.integers(0, 80), max_size=6),
     piece=st.integers(1, 12),
 )
@@ -64,6 +64,10 @@ def test_documents_do_not_depend_on_blocks_or_pieces(text: str, separator: str, 
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     blocks = [text[a:b] for a, b in itertools.pairwise(places)]
     assert whole(blocks, separator, piece_characters=piece) == expected(text, separator)
+
+
+def test_a_separator_that_is_only_half_read_is_not_cut() -> None:
+    assert whole(["xx a\nb", "a yy"], "a\nba", piece_characters=2) == ["xx ", " yy"]
 
 
 def test_long_documents_come_in_pieces_that_begin_with_text() -> None:

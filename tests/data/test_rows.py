@@ -119,6 +119,30 @@ def test_epochs_and_seeds_give_other_orders_of_documents_and_rows(numbered: Numb
             assert np.count_nonzero(order == other) < 100
 
 
+def test_each_epoch_and_seed_packs_other_documents_together(numbered: Numbered) -> None:
+    def rows_as_sets(seed: int, epoch: int) -> set[tuple[int, ...]]:
+        layout = RowLayout(numbered(*[3] * 200), 6, True, "shuffled", seed)
+        return {tuple(row) for batch in epoch_of(layout, epoch) for row in batch["tokens"].tolist()}
+
+    reference = rows_as_sets(0, 0)
+    assert rows_as_sets(0, 0) == reference
+    # 100 rows of two documents each; two unrelated packings share less than one row on average.
+    for other in (rows_as_sets(0, 1), rows_as_sets(1, 0)):
+        assert len(reference & other) < 8
+
+
+def test_each_epoch_and_seed_shuffles_the_rows_of_one_document(numbered: Numbered) -> None:
+    def firsts(seed: int, epoch: int) -> list[int]:
+        layout = RowLayout(numbered(1000), 10, False, "shuffled", seed)
+        return np.concatenate([batch["tokens"][:, 0] for batch in epoch_of(layout, epoch)]).tolist()
+
+    reference = firsts(0, 0)
+    assert firsts(0, 0) == reference
+    for other in (firsts(0, 1), firsts(1, 0)):
+        assert sorted(other) == sorted(reference)
+        assert sum(a == b for a, b in zip(reference, other, strict=True)) < 10
+
+
 def test_pieces_of_a_long_document_are_spread_over_the_epoch(numbered: Numbered) -> None:
     layout = RowLayout(numbered(1000), 10, True, "shuffled", 3)
     firsts = np.concatenate([b["tokens"][:, 0] for b in epoch_of(layout)])
