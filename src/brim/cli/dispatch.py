@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(words)
         sys.stdout.flush()
     except BrimError as error:
-        print(f"brim: {error}", file=sys.stderr)
+        if str(error):  # a process below may have told it already
+            print(f"brim: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("brim: interrupted", file=sys.stderr)
