@@ -5,8 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jaxtyping import install_import_hook
 
-from brim.data import TokenStore
+# The shapes in these signatures are checked on every call, as in the other rooms.
+install_import_hook(["brim.data.counter", "brim.data.rows", "brim.data.store"], "beartype.beartype").__enter__()
+
+from brim.data import TokenStore  # noqa: E402
 
 
 @pytest.fixture

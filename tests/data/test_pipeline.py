@@ -156,6 +156,21 @@ def test_resuming_at_every_batch_equals_the_straight_run(
         assert same(list(again), expected[place:])
 
 
+def test_batches_of_random_rows_are_always_full_and_cut_one_sequence(numbered: Numbered) -> None:
+    rows = {}
+    for size in (2, 3, 20):
+        made = batches(
+            numbered(50, 53), rows=size, length=10, seed=0, epochs=None, pack=False, sampling="random", last="drop"
+        )
+        found = [next(made) for _ in range(60 // size)]
+        assert all((batch["documents"] == 1).all() for batch in found)
+        rows[size] = np.concatenate([batch["tokens"] for batch in found])
+    assert (rows[2] == rows[3]).all()
+    assert (rows[2] == rows[20]).all()
+    # 60 rows from 93 places with replacement: about 44 different ones.
+    assert 30 < len({tuple(row) for row in rows[2].tolist()}) < 58
+
+
 def test_an_iterator_can_go_back_and_forth(numbered: Numbered) -> None:
     made = batches(numbered(*[5] * 40), rows=2, length=5, seed=0, epochs=None, pack=True)
     assert made.total_steps is None
@@ -258,7 +273,10 @@ def test_threads_end_when_the_iterator_is_closed_dropped_or_done(numbered: Numbe
     made = batches(numbered(100), rows=1, length=5, seed=0, epochs=1, pack=True)
     assert len(list(made)) == 20
     assert list(made) == []
-    wait_for(lambda: not prefetch_threads())
+    assert not prefetch_threads()
+    limited = evaluation_batches(numbered(100), rows=1, length=5, pack=True, limit=2)
+    assert len(list(limited)) == 2
+    assert not prefetch_threads()
 
 
 def test_a_program_that_stops_in_the_middle_says_nothing() -> None:

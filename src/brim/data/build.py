@@ -28,7 +28,7 @@ from brim.data.survey import Progress, Survey, read_corpus, survey_corpus
 from brim.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, learn_bpe, save_tokenizer
 from brim.errors import DataError
 
-_BATCH_CHARACTERS = 1 << 22
+_BATCH_CHARACTERS = 1 << 20
 _HELD_OUT_STREAM = 1
 _ABANDONED_SECONDS = 3600.0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-PIECE_CHARACTERS = 1 << 18
+PIECE_CHARACTERS = 1 << 16
 # A text with no line end at all is cut somewhere in the end, or it would have to fit in memory.
 _LONGEST_PIECE = 64
 

@@ -118,7 +118,7 @@ class BatchIterator:
         require(prefetch >= 0, "prefetch", prefetch, "at least 0")
         require(limit is None or limit >= 1, "limit", limit, "at least 1, or none for all")
         self.rows_per_epoch = layout.rows_per_epoch
-        self.steps_per_epoch = self.rows_per_epoch // rows if last == "drop" else -(-self.rows_per_epoch // rows)
+        self.steps_per_epoch = _steps_per_epoch(layout, rows, last)
         self.tokens_per_epoch = min(layout.split.tokens, self.steps_per_epoch * rows * layout.length)
         every = None if epochs is None else epochs * self.steps_per_epoch
         self.total_steps = every if limit is None else min(limit, every or limit)
@@ -148,6 +148,7 @@ class BatchIterator:
         if self._failure is not None:
             raise self._failure
         if self._handed_out == self.total_steps:
+            self._move_to(self._handed_out)
             raise StopIteration
         if not self._iterators:
             raise _closed()
@@ -193,7 +194,12 @@ class BatchIterator:
             raise DataError(f"the saved data position is batch {step}; there are {self.total_steps} batches")
         if not self._iterators:
             raise _closed()
-        grain.experimental.set_next_index(self._iterators[0], step)
+        self._move_to(step)
+
+    def _move_to(self, step: int) -> None:
+        """Also ends the thread, until it is needed again, and lets go of what it has made."""
+        for iterator in self._iterators:
+            grain.experimental.set_next_index(iterator, step)
         self._handed_out = step
 
     def close(self) -> None:
@@ -216,8 +222,15 @@ class _Batches(grain.MapDataset[Batch]):  # type: ignore[misc]  # Grain has no t
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
-        epoch, place = divmod(index, self._count)
+        epoch, place = (0, index) if self._layout.order == "random" else divmod(index, self._count)
         return self._layout.batch(epoch, place * self._rows, self._rows)
+
+
+def _steps_per_epoch(layout: RowLayout, rows: int, last: str) -> int:
+    if layout.order == "random":
+        # Rows never run out, so every batch is full and an epoch is only a measure.
+        return max(1, layout.rows_per_epoch // rows)
+    return layout.rows_per_epoch // rows if last == "drop" else -(-layout.rows_per_epoch // rows)
 
 
 def _let_go(iterators: list[Any]) -> None:

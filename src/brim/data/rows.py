@@ -94,17 +94,18 @@ class RowLayout:
 
         Args:
             epoch: from 0.
-            first: place of the first row in the order of the epoch, below `rows_per_epoch`.
+            first: place of the first row in the order of the epoch, below `rows_per_epoch` (rows at random places
+                never run out: there it may be any number).
             rows: rows of the batch.
 
         Returns:
             int32 arrays of shape [rows, length]: `tokens`; `targets` (the next token; -100 where there is none);
             `documents` (1, 2, ... in each row; 0 for padding); `positions` (from 0 in each document of a row).
         """
-        place = np.arange(first, min(first + rows, self.rows_per_epoch))
         if self.order == "random":
-            starts, ends = self._random_extents(place + epoch * self.rows_per_epoch)
+            starts, ends = self._random_extents(np.arange(first, first + rows) + epoch * self.rows_per_epoch)
         else:
+            place = np.arange(first, min(first + rows, self.rows_per_epoch))
             starts, ends = self._extents(self._row_order(epoch)[place] if self.order == "shuffled" else place)
         return _assemble(self.split.ids, self._stream_of(epoch), starts, ends, rows, self.length)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt
@@ -77,7 +77,7 @@ class TokenStore:
     @classmethod
     def from_documents(
         cls,
-        documents: Sequence[Integer[np.ndarray, "tokens"] | Sequence[int]],
+        documents: Sequence[np.ndarray | Sequence[int]],
         *,
         vocabulary_size: int,
         end_of_document: int | None = None,
@@ -149,14 +149,14 @@ class TokenWriter:
         self.tokens = 0
         self.documents = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> TokenWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self._tokens_file.close()
         self._documents_file.close()
 
-    def write(self, pieces: Sequence[Integer[np.ndarray, "tokens"]], lasts: Bool[np.ndarray, "pieces"]) -> None:
+    def write(self, pieces: Sequence[Integer[np.ndarray, "_"]], lasts: Bool[np.ndarray, "pieces"]) -> None:
         """Add pieces of documents; after each that is the last of its document comes the end-of-document id, if any.
 
         Raises:

@@ -51,7 +51,7 @@ class Tokenizer(Protocol):
         """The ids of a text, without an end-of-document id."""
         ...
 
-    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "tokens"]]:
+    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "_"]]:
         """The ids of several texts, as arrays."""
         ...
 
@@ -78,7 +78,7 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "tokens"]]:
+    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "_"]]:
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -110,7 +110,7 @@ class CharacterTokenizer:
     def encode(self, text: str) -> list[int]:
         return self.encode_many([text])[0].tolist()
 
-    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "tokens"]]:
+    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "_"]]:
         """The ids of several texts.
 
         Raises:
@@ -169,7 +169,7 @@ class BpeTokenizer:
     def encode(self, text: str) -> list[int]:
         return self.library_tokenizer.encode(text, add_special_tokens=False).ids
 
-    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "tokens"]]:
+    def encode_many(self, texts: Sequence[str]) -> list[Integer[np.ndarray, "_"]]:
         encodings = self.library_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
