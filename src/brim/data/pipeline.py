@@ -1,4 +1,4 @@
-"""Batches for training and evaluation: a Grain pipeline over row numbers.
+"""Batches for training and evaluation: a Grain pipeline over batch numbers.
 
     batch numbers -> gather whole batches (rows.py) -> repeat -> prefetch on a thread
 
