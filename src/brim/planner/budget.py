@@ -1,0 +1,53 @@
+"""How many bytes a plan may use, and how a process is told to take them.
+
+The default budget is what is FREE on the device now, less a reserve for what no plan can see: on a GPU the CUDA
+context, loaded kernels, work space of the libraries and gaps between arrays; on a CPU the Python process itself and the
+data pipeline, beside everything else that runs on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+
+from brim.errors import DeviceError
+from brim.hardware.facts import Device
+from brim.planner.plan import Plan
+from brim.quantities import format_bytes
+
+LEAST_RESERVE_BYTES = 512 * 2**20
+RESERVE_SHARE = {"gpu": 0.03, "cpu": 0.10}
+"""Of the free memory. Assumed, until runs on each kind of device have been measured."""
+
+
+def reserve_bytes(device: Device) -> int:
+    """What is kept back of the memory that is free: a share of it, and 512 MiB at the least."""
+    return max(LEAST_RESERVE_BYTES, math.ceil(RESERVE_SHARE[device.platform] * device.free_bytes))
+
+
+def default_budget(device: Device) -> int:
+    """Bytes that a step may use when nobody says: what is free now, less the reserve.
+
+    Raises:
+        DeviceError: if nothing is left.
+    """
+    budget = device.free_bytes - reserve_bytes(device)
+    if budget <= 0:
+        raise DeviceError(
+            f"only {format_bytes(device.free_bytes)} of {format_bytes(device.memory_bytes)} are free on "
+            f"{device.name}, and {format_bytes(reserve_bytes(device))} are kept in reserve",
+            hint="stop what else uses the device, or state a budget",
+        )
+    return budget
+
+
+def memory_fraction(plan: Plan, device: Device) -> float:
+    """The share of the device's memory that the runtime must take for a plan (XLA_CLIENT_MEM_FRACTION).
+
+    The runtime's own default is 0.75, with which a plan for 22 of 24 GiB would fail. Rounded up to three digits, so
+    that writing it with three digits loses nothing.
+
+    Args:
+        plan: its whole budget is taken, because evaluation and gaps need room beside the step.
+        device: where the process will run.
+    """
+    return min(math.ceil(1000 * plan.budget_bytes / device.memory_bytes) / 1000, 1.0)

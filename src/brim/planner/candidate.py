@@ -1,0 +1,102 @@
+"""One recipe that a search looked at, what became of it, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from brim.planner.cost import Cost
+from brim.planner.memory import Memory
+from brim.techniques import Recipe
+
+Outcome = Literal["chosen", "fits", "over", "failed", "pruned", "ruled out", "slower", "unknown"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe with its prediction, its compiled memory if it was compiled, and the reason it stands where it stands.
+
+    Attributes:
+        recipe: what would be run.
+        outcome: `chosen`; `fits` (compiled, within the budget); `over` (compiled, above it); `failed` (the compiler
+            refused it). Not compiled are: `pruned` (by formula, it cannot fit); `ruled out` (fewer rows of the same
+            settings are over already); `slower` (than the chosen one and what was compiled after it); `unknown` (the
+            compiles ran out).
+        reason: the same for people, with bytes or seconds.
+        cost: predicted seconds of one update, by term.
+        tokens: tokens of one update; rows for programs whose rows are no sequences.
+        least_bytes: lower bound of its peak, by formula.
+        memory: from the compiler; None if it was not compiled.
+        notes: what techniques had to decide, heard while compiling.
+    """
+
+    recipe: Recipe
+    outcome: Outcome
+    reason: str
+    cost: Cost
+    tokens: int
+    least_bytes: int
+    memory: Memory | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether its bytes come from the compiler."""
+        return self.memory is not None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it was compiled and is within the budget."""
+        return self.outcome in ("chosen", "fits")
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Device bytes of the compiled step; None if it was not compiled."""
+        return None if self.memory is None else self.memory.peak_bytes
+
+    @property
+    def predicted_tokens_per_second(self) -> float:
+        """Tokens (or rows) per second, as predicted."""
+        return self.tokens / self.cost.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the first eleven keys are a contract with other programs."""
+        tables = self.recipe.to_tables()
+        return {
+            "techniques": tables["techniques"],
+            "micro_batch": self.recipe.micro_batch,
+            "accumulation": self.recipe.accumulation,
+            "peak_bytes": self.peak_bytes,
+            "host_bytes": None if self.memory is None else self.memory.host,
+            "owners": {} if self.memory is None else dict(self.memory.owners),
+            "predicted_step_seconds": self.cost.seconds,
+            "predicted_tokens_per_second": self.predicted_tokens_per_second,
+            "recompute_share": self.cost.recompute_share,
+            "compiled": self.compiled,
+            "reason": self.reason,
+            "outcome": self.outcome,
+            "least_bytes": self.least_bytes,
+            "tokens": self.tokens,
+            "assembler": tables["assembler"],
+            "compiler_options": tables["compiler_options"],
+            "cost": dataclasses.asdict(self.cost),
+            "memory": None if self.memory is None else dataclasses.asdict(self.memory),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The candidate that `to_json` wrote."""
+        memory = record["memory"]
+        return cls(
+            recipe=Recipe.from_tables(record),
+            outcome=record["outcome"],
+            reason=record["reason"],
+            cost=Cost(**record["cost"]),
+            tokens=record["tokens"],
+            least_bytes=record["least_bytes"],
+            memory=None if memory is None else Memory(**memory),
+            notes=tuple(record["notes"]),
+        )

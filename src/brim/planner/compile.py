@@ -1,0 +1,119 @@
+"""Compile the real train step for a device, here or elsewhere, without allocating anything.
+
+For the device that is here, JAX compiles as the run itself will. For a GPU that is not here, the CUDA plugin compiles
+for a topology of one device that is described by `Device.target_config()`: no driver and no GPU are needed. The rest of
+the planner does not see the difference.
+
+XLA changes a program near 80% of the memory its target has. So the target always has the card's real size, and a
+smaller budget only selects among what was compiled.
+
+JAX's persistent compilation cache may be on: on a CPU the memory analysis of a program that comes from the cache is
+that of the program that went in (tested). For a target that is not here, JAX 0.10 cannot read it back and compiles it
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from brim.errors import DeviceError
+from brim.hardware.facts import Device
+from brim.planner.memory import Memory
+from brim.program import Program
+from brim.techniques import Recipe
+from brim.training.assemble import Assembly, assemble
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a program is compiled for.
+
+    Attributes:
+        platform: JAX's name of the platform to lower for.
+        sharding: the one device, as a sharding of every argument; None for JAX's default device.
+    """
+
+    platform: str
+    sharding: Sharding | None = None
+
+    @classmethod
+    def of(cls, device: Device) -> Target:
+        """The device that is here, or the description of one that is not.
+
+        Raises:
+            DeviceError: if the device is not here and cannot be described, or the plugin that compiles for it is not
+                installed.
+        """
+        if device.platform == "cpu":
+            return cls("cpu", SingleDeviceSharding(jax.devices("cpu")[0]) if jax.default_backend() != "cpu" else None)
+        if jax.default_backend() == "gpu" and jax.devices()[0].device_kind == device.kind:
+            return cls("cuda")
+        return cls("cuda", _described(device))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compiling one recipe told.
+
+    Attributes:
+        memory: bytes by kind and owner.
+        seconds: of tracing, lowering and XLA.
+        notes: what techniques had to decide, such as a kernel that fell back.
+    """
+
+    memory: Memory
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+CompileFunction = Callable[[Program, Recipe, Device], Compiled]
+
+
+def compile_window(program: Program, recipe: Recipe, device: Device, target: Target | None = None) -> Compiled:
+    """Compile one window of training, with the state donated, and read what it will allocate.
+
+    Raises:
+        TechniqueError: if a technique of the recipe cannot work on this program or device.
+        DeviceError: if the device cannot be compiled for from here.
+        jax.errors.JaxRuntimeError: if XLA refuses the program.
+    """
+    notes: list[str] = []
+    target = target or Target.of(device)
+    start = time.perf_counter()
+    assembly = assemble(program, recipe, device, notes.append)
+    compiled = _compile(assembly, recipe, target)
+    seconds = time.perf_counter() - start
+    memory = Memory.of(compiled, assembly, accumulating=recipe.accumulation > 1)
+    return Compiled(memory, seconds, tuple(dict.fromkeys(notes)))
+
+
+def _compile(assembly: Assembly, recipe: Recipe, target: Target) -> Any:
+    # Unused arguments are kept, because their arrays lie on the device all the same.
+    jit: Any = partial(jax.jit, assembly.window, donate_argnums=(0,), keep_unused=True)
+    if target.sharding is None:
+        lowered = jit().lower(assembly.state, assembly.batch)
+    else:
+        window = jit(in_shardings=target.sharding, out_shardings=target.sharding)
+        lowered = window.trace(assembly.state, assembly.batch).lower(lowering_platforms=(target.platform,))
+    return lowered.compile(compiler_options=dict(recipe.compiler_options) or None)
+
+
+def _described(device: Device) -> Sharding:
+    from jax.experimental import topologies
+
+    config = device.target_config()
+    try:
+        topology = topologies.get_topology_desc(platform="cuda", target_config=config, topology="1x1x1")
+    except (NotImplementedError, RuntimeError) as error:
+        raise DeviceError(
+            f"cannot compile for {device.kind} here: {str(error).splitlines()[0]}",
+            hint="install the compiler for GPUs that are not here: pip install 'brim[plan]'",
+        ) from None
+    return NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())

@@ -1,0 +1,127 @@
+"""Seconds per update, predicted before anything is compiled: what orders the candidates of a search.
+
+    products      matrix products at a stated share of the device's peak for their dtype, or the time to read their
+                  operands and write their results, whichever is longer
+    elementwise   everything else, by the bytes it moves
+    loops         copies into and out of the stacked arrays of loops; none where a stack is written out
+
+The terms add up, because one kernel waits for the other on one device. FLOPs and bytes are counted on the jaxpr of the
+whole step, so recomputation, accumulation and the optimizer are in them. At a fixed global batch all counts are linear
+in the number of micro-batches: two traces of the same techniques, for the largest and the smallest micro-batch, give
+all between.
+
+This is a prediction, good for an order of candidates. `PRODUCT_SHARE` and `BANDWIDTH_SHARE` are assumed, not measured
+on the device; times read off them are right to a factor of two, not to a percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import jax
+
+from brim.hardware.facts import Device
+from brim.hardware.flops import count_flops
+from brim.planner.space import with_plain, with_steps
+from brim.planner.traffic import Traffic, count_traffic
+from brim.program import Program
+from brim.techniques import Recipe, Technique
+from brim.training.assemble import assemble
+
+PRODUCT_SHARE = 0.6
+BANDWIDTH_SHARE = 0.8
+
+RECOMPUTING_POINTS = frozenset({"residuals", "cross_entropy"})
+"""Points at which a technique may compute something a second time."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one update asks of a device.
+
+    Attributes:
+        flops: of matrix products, by dtype.
+        traffic: bytes moved.
+    """
+
+    flops: Mapping[str, float]
+    traffic: Traffic
+
+    @property
+    def matmul_flops(self) -> float:
+        """FLOPs of all matrix products."""
+        return sum(self.flops.values())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted seconds of one update, by term, and how much of its arithmetic is done twice.
+
+    Attributes:
+        product_seconds, elementwise_seconds, loop_seconds: see the head of this file.
+        recompute_share: FLOPs of matrix products beyond those of the same recipe without recomputation, as a share of
+            the latter.
+    """
+
+    product_seconds: float
+    elementwise_seconds: float
+    loop_seconds: float
+    recompute_share: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of one update."""
+        return self.product_seconds + self.elementwise_seconds + self.loop_seconds
+
+    @classmethod
+    def of(cls, work: Work, device: Device, *, without_recomputation: Work | None = None) -> Cost:
+        """What the work costs on a device."""
+        bandwidth = BANDWIDTH_SHARE * device.bandwidth_bytes_per_second
+        arithmetic = sum(count / (PRODUCT_SHARE * device.peak_flops.of(dtype)) for dtype, count in work.flops.items())
+        plain = work.matmul_flops if without_recomputation is None else without_recomputation.matmul_flops
+        return cls(
+            max(arithmetic, work.traffic.products / bandwidth),
+            work.traffic.elementwise / bandwidth,
+            work.traffic.loops / bandwidth,
+            max(0.0, work.matmul_flops / plain - 1) if plain else 0.0,
+        )
+
+
+class CostModel:
+    """Predicts the cost of recipes of one program at one global batch; each set of techniques is traced at most twice.
+
+    Args:
+        recipes: all that will be asked for; the largest and smallest micro-batch among them are traced.
+    """
+
+    def __init__(self, program: Program, device: Device, recipes: Iterable[Recipe]) -> None:
+        self._program, self._device = program, device
+        self._counts = sorted({recipe.accumulation for recipe in recipes})
+        self._traced: dict[tuple[tuple[Technique, ...], int], Work] = {}
+
+    def cost(self, recipe: Recipe) -> Cost:
+        """Predicted seconds and recompute share of one recipe."""
+        plain = with_plain(recipe, RECOMPUTING_POINTS)
+        return Cost.of(self._work(recipe), self._device, without_recomputation=self._work(plain))
+
+    def _work(self, recipe: Recipe) -> Work:
+        first, last = self._counts[0], self._counts[-1]
+        if recipe.accumulation in (first, last):
+            return self._trace(recipe)
+        share = (recipe.accumulation - first) / (last - first)
+        return _between(self._trace(with_steps(recipe, first)), self._trace(with_steps(recipe, last)), share)
+
+    def _trace(self, recipe: Recipe) -> Work:
+        key = (recipe.techniques, recipe.micro_batch)
+        if key not in self._traced:
+            assembly = assemble(self._program, recipe, self._device, say=lambda note: None)
+            jaxpr = jax.make_jaxpr(assembly.window)(assembly.state, assembly.batch)
+            self._traced[key] = Work(count_flops(jaxpr).by_dtype, count_traffic(jaxpr))
+        return self._traced[key]
+
+
+def _between(first: Work, last: Work, share: float) -> Work:
+    dtypes = first.flops.keys() | last.flops.keys()
+    flops = {name: (1 - share) * first.flops.get(name, 0) + share * last.flops.get(name, 0) for name in sorted(dtypes)}
+    return Work(flops, first.traffic * (1 - share) + last.traffic * share)

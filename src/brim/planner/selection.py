@@ -1,0 +1,200 @@
+"""Which candidates to compile, and in which order: the fastest that fits, proven with few compiles.
+
+Options stand in the order of predicted speed. The first that fits is the choice; it is proven when everything before it
+is known not to fit. Three things decide an option without compiling it:
+
+    its lower bound is over the budget
+    a smaller micro-batch of its family was compiled and is over the budget: more rows of the same settings need more
+    it stands behind the choice and two runners-up
+
+A family is one setting of every technique. One micro-batch per update and several are two families, since only the
+latter hold gradient sums: with few rows, one micro-batch can need less than two.
+
+Expectations (from what was compiled of a family, else from formulas) say what to compile first, never how it ends: when
+the fastest undecided option is expected not to fit, the smallest of its family that is expected not to fit is compiled
+instead, because it rules out most. If a compiled program ever needs less than its bound said, formulas are not trusted
+any more, and from then on only the bytes of state and batch prune.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from brim.planner.bounds import Bound
+
+RUNNERS_UP = 2
+MAX_COMPILES = 40
+MAX_COMPILES_FOR_RUNNERS_UP = 4
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the selection knows of a recipe.
+
+    Attributes:
+        family: equal for recipes that differ in micro-batch only.
+        micro_batch: rows per forward and backward pass.
+        bound: the least it needs.
+    """
+
+    family: Hashable
+    micro_batch: int
+    bound: Bound
+
+
+class Selection:
+    """The state of one search.
+
+    Args:
+        options: fastest predicted first.
+        budget_bytes: the most a step may need.
+        compile_option: number of an option -> its compiled peak in bytes, or None if the compiler refused it.
+        max_compiles: where to stop even without proof.
+
+    Attributes:
+        peaks: number of an option -> compiled bytes; None where the compiler refused.
+        trusts_formulas: whether no compiled program contradicted its bound so far.
+    """
+
+    def __init__(
+        self,
+        options: Sequence[Option],
+        budget_bytes: int,
+        compile_option: Callable[[int], int | None],
+        max_compiles: int = MAX_COMPILES,
+    ) -> None:
+        self._options, self._budget, self._compile_option = options, budget_bytes, compile_option
+        self._max_compiles = max_compiles
+        self._compiles_for_runners_up = 0
+        self.peaks: dict[int, int | None] = {}
+        self.trusts_formulas = True
+
+    def run(self) -> None:
+        """Compile until the choice and its runners-up are known; when nothing fits, until that is known."""
+        while (number := self._next()) is not None:
+            self._compile(number)
+        if not self.fitting():
+            for number in self._smallest():
+                self._compile(number)
+
+    def _smallest(self) -> list[int]:
+        """What to compile when nothing fits: what is undecided, or anything if nothing was compiled, at its smallest.
+
+        Smallest as expected, and, since not every program has formulas, the slowest among the fewest rows.
+        """
+        left = self._undecided() or ([] if self.peaks else [*range(len(self._options))])
+        if not left:
+            return []
+        fewest = min(left, key=lambda number: (self._options[number].micro_batch, -number))
+        return sorted({min(left, key=self._expected), fewest})
+
+    def fitting(self) -> list[int]:
+        """The options that were compiled and fit, fastest predicted first."""
+        return sorted(number for number, peak in self.peaks.items() if peak is not None and peak <= self._budget)
+
+    def least_bytes(self, number: int) -> int:
+        """The lower bound that prunes."""
+        bound = self._options[number].bound
+        return bound.least if self.trusts_formulas else bound.arguments
+
+    def pruned(self, number: int) -> bool:
+        """Whether an option is over the budget by its bound."""
+        return self.least_bytes(number) > self._budget
+
+    def ruled_out_by(self, number: int) -> int | None:
+        """The compiled option over the budget that has the same settings and fewer rows, or None."""
+        option = self._options[number]
+        return next(
+            (
+                other
+                for other in self._compiled_of(option.family)
+                if self.peaks[other] > self._budget and self._options[other].micro_batch < option.micro_batch  # type: ignore[operator]
+            ),
+            None,
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the number of compiles ran out."""
+        return len(self.peaks) >= self._max_compiles
+
+    def undecided_before(self, number: int) -> int:
+        """How many options that stand before one have no outcome: 0 unless the compiles ran out."""
+        return sum(other < number for other in self._undecided())
+
+    def _next(self) -> int | None:
+        undecided, fitting = self._undecided(), self.fitting()
+        if not undecided or self.exhausted:
+            return None
+        if fitting and fitting[0] < undecided[0]:  # the choice is proven; what is left is to find runners-up
+            known = len(fitting) > RUNNERS_UP and fitting[RUNNERS_UP] < undecided[0]
+            if known or self._compiles_for_runners_up >= MAX_COMPILES_FOR_RUNNERS_UP:
+                return None
+            self._compiles_for_runners_up += 1
+        return self._probe(undecided[0])
+
+    def _undecided(self) -> list[int]:
+        return [
+            number
+            for number in range(len(self._options))
+            if number not in self.peaks and not self.pruned(number) and self.ruled_out_by(number) is None
+        ]
+
+    def _probe(self, first: int) -> int:
+        """What to compile so as to decide on an option: itself, or a smaller one that would rule it out."""
+        option = self._options[first]
+        family = [number for number in self._undecided() if self._options[number].family == option.family]
+        too_large = [
+            number
+            for number in family
+            if self._options[number].micro_batch <= option.micro_batch and self._expected(number) > self._budget
+        ]
+        return min(too_large, key=lambda number: self._options[number].micro_batch, default=first)
+
+    def _compile(self, number: int) -> None:
+        peak = self._compile_option(number)
+        self.peaks[number] = peak
+        if peak is not None and peak < self._options[number].bound.least:
+            self.trusts_formulas = False
+
+    def _compiled_of(self, family: Hashable) -> list[int]:
+        return [
+            number for number, peak in self.peaks.items() if peak is not None and self._options[number].family == family
+        ]
+
+    def _expected(self, number: int) -> float:
+        """Bytes that an option is expected to need."""
+        option = self._options[number]
+        known = sorted(
+            (
+                (self._options[other].micro_batch, self._beyond_exact(other))
+                for other in self._compiled_of(option.family)
+            ),
+            key=lambda point: abs(point[0] - option.micro_batch),
+        )[:2]
+        if not known:
+            return option.bound.exact + self._formula_ratio() * option.bound.formula
+        return option.bound.exact + _through(known, option.micro_batch)
+
+    def _beyond_exact(self, number: int) -> float:
+        return self.peaks[number] - self._options[number].bound.exact  # type: ignore[operator]
+
+    def _formula_ratio(self) -> float:
+        """How much more compiled programs need than formulas say, by those compiled so far."""
+        ratios = [
+            self._beyond_exact(number) / self._options[number].bound.formula
+            for number, peak in self.peaks.items()
+            if peak is not None and self._options[number].bound.formula
+        ]
+        return statistics.median(ratios) if ratios else 1.0
+
+
+def _through(points: Sequence[tuple[int, float]], at: int) -> float:
+    """The line through two points, or through one and the origin, at another place."""
+    (x, y), *rest = points
+    if not rest:
+        return y * at / x
+    ((x2, y2),) = rest
+    return y + (y2 - y) * (at - x) / (x2 - x)

@@ -1,0 +1,110 @@
+"""A plan for people: what was compared side by side, and why the rest was rejected.
+
+Attributes stand in rows and plans in columns, so that it fits a narrow terminal; long settings and reasons wrap and are
+never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from brim.planner.candidate import Candidate
+from brim.planner.memory import OWNERS
+from brim.quantities import format_bytes, format_count, format_seconds
+
+
+def compared(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Table:
+    """Compiled candidates side by side: settings, bytes by owner, peak against the budget, predicted speed."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("", overflow="fold")
+    for place, candidate in enumerate(candidates):
+        table.add_column(_title(candidate, place), overflow="fold", style="bold" if place == 0 else "")
+    for label, cells in _rows(candidates, budget_bytes, unit):
+        table.add_row(label, *cells, end_section=label in ("settings", "of the budget"))
+    return table
+
+
+def rejected(candidates: Sequence[Candidate], budget_bytes: int) -> Table:
+    """Every candidate that does not fit or was not compiled, by its place in the order of speed, with its reason.
+
+    Candidates that were not compiled and differ in micro-batch only share a line, with the range of their reasons.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("speed", justify="right", overflow="fold")
+    table.add_column("rejected", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for places, group in _grouped(candidates):
+        table.add_row(_places(places), Text(_name(group)), Text(_why(group, candidates, budget_bytes)))
+    return table
+
+
+def _title(candidate: Candidate, place: int) -> str:
+    if candidate.outcome == "chosen":
+        return "chosen"
+    return f"runner-up {place}" if candidate.fits else "smallest found"
+
+
+def _rows(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Iterator[tuple[str, list[str]]]:
+    yield "rows x steps", [_split(candidate) for candidate in candidates]
+    yield "settings", [_settings(candidate) for candidate in candidates]
+    owned = [candidate.memory.owners if candidate.memory else {} for candidate in candidates]
+    for owner in OWNERS:
+        if any(owners.get(owner) for owners in owned):
+            yield owner, [format_bytes(owners.get(owner, 0)) for owners in owned]
+    peaks = [candidate.peak_bytes or 0 for candidate in candidates]
+    yield "peak", [format_bytes(peak) for peak in peaks]
+    yield "of the budget", [f"{peak / budget_bytes:.1%}" for peak in peaks]
+    yield "recompute share", [f"{candidate.cost.recompute_share:.1%}" for candidate in candidates]
+    yield "predicted step", [format_seconds(candidate.cost.seconds) for candidate in candidates]
+    yield f"predicted {unit}/s", [format_count(round(c.predicted_tokens_per_second)) for c in candidates]
+    yield "why", [candidate.reason for candidate in candidates]
+
+
+def _grouped(candidates: Sequence[Candidate]) -> list[tuple[list[int], list[Candidate]]]:
+    """Rejected candidates with their places in the order of speed; those alike together, at the first one's place."""
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for place, candidate in enumerate(candidates, start=1):
+        if not candidate.fits:
+            alone = place if candidate.outcome not in ("pruned", "ruled out", "slower") else 0
+            groups.setdefault((_settings(candidate), candidate.outcome, alone), []).append(place)
+    return [(places, [candidates[place - 1] for place in places]) for places in groups.values()]
+
+
+def _why(group: Sequence[Candidate], candidates: Sequence[Candidate], budget_bytes: int) -> str:
+    if len(group) == 1 or group[0].outcome == "ruled out":
+        return group[0].reason
+    if group[0].outcome == "pruned":
+        least = min(candidate.least_bytes for candidate in group)
+        most = max(candidate.least_bytes for candidate in group)
+        over = _range(format_bytes(least - budget_bytes), format_bytes(most - budget_bytes))
+        return f"by formula: need at least {_range(format_bytes(least), format_bytes(most))}, over by {over}"
+    chosen = next(candidate.cost.seconds for candidate in candidates if candidate.outcome == "chosen")
+    slower = [candidate.cost.seconds / chosen - 1 for candidate in group]
+    share = _range(f"{min(slower):.1%}", f"{max(slower):.1%}")
+    return f"not compiled: predicted {share} slower than the chosen one"
+
+
+def _range(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def _places(places: Sequence[int]) -> str:
+    return f"{places[0]}" if len(places) == 1 else f"{places[0]} to {places[-1]}"
+
+
+def _name(group: Sequence[Candidate]) -> str:
+    splits = [_split(candidate) for candidate in group]
+    shown = ", ".join(splits) if len(splits) <= 3 else f"{splits[0]} to {splits[-1]} ({len(splits)})"
+    return f"{shown}: {_settings(group[0])}"
+
+
+def _split(candidate: Candidate) -> str:
+    return f"{candidate.recipe.micro_batch} x {candidate.recipe.accumulation}"
+
+
+def _settings(candidate: Candidate) -> str:
+    return candidate.recipe.describe().partition(", ")[2] or "plain"

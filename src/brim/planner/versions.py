@@ -1,0 +1,28 @@
+"""Which compiler a plan comes from: the same program moved 15% in temporaries between two releases of JAX."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import jax
+
+import brim
+from brim.hardware.device import CUDA_PLUGINS
+from brim.hardware.facts import Device
+
+
+def versions(device: Device) -> dict[str, str]:
+    """Versions of brim, jax, jaxlib, and of the platform that compiled: by package for a GPU."""
+    found = {"brim": brim.__version__, "jax": jax.__version__, "jaxlib": importlib.metadata.version("jaxlib")}
+    return found | {"platform": _platform(device)}
+
+
+def _platform(device: Device) -> str:
+    if device.platform == "cpu":
+        return "cpu"
+    for plugin in CUDA_PLUGINS:
+        try:
+            return f"cuda, {plugin.replace('_', '-')} {importlib.metadata.version(plugin)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return device.platform

@@ -1,0 +1,31 @@
+"""One compile per recipe for the whole folder: what XLA says of a recipe does not depend on who asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brim.hardware.facts import Device
+from brim.planner import Compiled, compile_window
+from brim.planner.compile import CompileFunction
+from brim.program import Program
+from brim.techniques import Recipe
+
+# Code generation takes half of a compile's time and none of its buffer assignment.
+QUICK = {"xla_backend_optimization_level": "0"}
+
+
+@pytest.fixture(scope="session")
+def compile_recipe() -> CompileFunction:
+    """`compile_window` for `stacked_program`, remembered by recipe."""
+    known: dict[Any, Compiled] = {}
+
+    def compiled(program: Program, recipe: Recipe, device: Device) -> Compiled:
+        key = (recipe.techniques, recipe.micro_batch)
+        if key not in known:
+            known[key] = compile_window(program, replace(recipe, compiler_options=QUICK), device)
+        return known[key]
+
+    return compiled

@@ -1,0 +1,89 @@
+"""Compiling the step for the device that is here, and for one that is not."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from brim.errors import DeviceError, TechniqueError
+from brim.hardware.device import CUDA_PLUGINS, named
+from brim.planner import Target, compile_window
+from brim.techniques import Accumulation, Precision, Recipe, Rematerialization
+from brim.training.step import Step
+from planner.stacked import CPU, stacked_program
+
+RECIPE = Recipe.of(2, Accumulation(2), Rematerialization("full"))
+
+
+@pytest.fixture
+def disk_cache(tmp_path: Path) -> Iterator[Path]:
+    """JAX's persistent cache in an empty folder, for everything."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield tmp_path
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_memory_of_a_program_from_the_disk_cache_is_right(disk_cache: Path) -> None:
+    program = stacked_program()
+    fresh = compile_window(program, RECIPE, CPU)
+    stored = len(list(disk_cache.iterdir()))
+    assert stored
+    jax.clear_caches()
+    again = compile_window(program, RECIPE, CPU)
+    assert len(list(disk_cache.iterdir())) == stored  # a hit stores nothing new
+    assert again.memory == fresh.memory
+    assert fresh.memory.temporaries > 0
+
+
+def test_the_planned_program_is_the_one_that_runs() -> None:
+    program = stacked_program()
+    memory = compile_window(program, RECIPE, CPU).memory
+    found = Step(program, RECIPE, CPU).compiled.memory_analysis()
+    assert found.argument_size_in_bytes == memory.arguments
+    assert found.temp_size_in_bytes == memory.temporaries
+    assert found.alias_size_in_bytes == memory.aliased
+
+
+def test_a_recipe_that_cannot_work_is_an_error() -> None:
+    with pytest.raises(TechniqueError, match="precision"):
+        compile_window(stacked_program(), Recipe.of(1, Precision("bfloat16")), named("rtx-2080-ti"))
+
+
+def test_compiler_options_are_per_compile_and_a_wrong_one_is_an_exception() -> None:
+    recipe = Recipe.of(1, compiler_options={"xla_no_such_option": "1"})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
+        compile_window(stacked_program(), recipe, CPU)
+
+
+@pytest.mark.skipif(any(map(importlib.util.find_spec, CUDA_PLUGINS)), reason="the plan extra is installed")
+def test_without_the_plugin_the_error_says_how_to_install_it() -> None:
+    with pytest.raises(DeviceError, match="cannot compile for NVIDIA") as caught:
+        Target.of(named("h100"))
+    assert "pip install 'brim[plan]'" in caught.value.hint
+
+
+@pytest.mark.plan
+def test_a_gpu_that_is_not_here() -> None:
+    device, program = named("h100"), stacked_program()
+    plain, full = (compile_window(program, Recipe.of(8, technique), device).memory for technique in TECHNIQUES)
+    assert sum(plain.owners.values()) == plain.peak_bytes
+    assert plain.arguments == compile_window(program, Recipe.of(8), CPU).memory.arguments
+    assert full.temporaries < plain.temporaries
+
+
+TECHNIQUES = Rematerialization(), Rematerialization("full")

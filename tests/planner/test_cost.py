@@ -1,0 +1,78 @@
+"""Predicted seconds, against arithmetic by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brim.planner.cost import BANDWIDTH_SHARE, PRODUCT_SHARE, Cost, CostModel, Work
+from brim.planner.traffic import Traffic
+from brim.techniques import Accumulation, Recipe, Rematerialization
+from planner.stacked import CPU, HIDDEN, LAYERS, LENGTH, WIDTH, stacked_program
+
+ROWS = 16
+FORWARD_FLOPS = ROWS * LENGTH * LAYERS * 2 * (2 * WIDTH * HIDDEN)
+# The first layer's input is data: its gradient is not asked for, but a scan computes it all the same.
+STEP_FLOPS = 3 * FORWARD_FLOPS
+
+
+def recipe(micro_batch: int, **settings: object) -> Recipe:
+    return Recipe.of(micro_batch, Accumulation(ROWS // micro_batch), Rematerialization(**settings))  # type: ignore[arg-type]
+
+
+def model(*recipes: Recipe) -> CostModel:
+    return CostModel(stacked_program(), CPU, recipes)
+
+
+def test_each_term_by_hand() -> None:
+    work = Work({"float32": 6e10, "bfloat16": 6e10}, Traffic(products=8e8, elementwise=8e9, loops=4e9))
+    device = replace(CPU, peak_flops=replace(CPU.peak_flops, bfloat16=2e11))
+    cost = Cost.of(work, device)
+    assert cost.product_seconds == pytest.approx((0.6 + 0.3) / PRODUCT_SHARE)
+    assert cost.elementwise_seconds == pytest.approx(0.8 / BANDWIDTH_SHARE)
+    assert cost.loop_seconds == pytest.approx(0.4 / BANDWIDTH_SHARE)
+    assert cost.seconds == cost.product_seconds + cost.elementwise_seconds + cost.loop_seconds
+
+
+def test_products_take_at_least_the_time_of_their_operands() -> None:
+    cost = Cost.of(Work({"float32": 1.0}, Traffic(products=1e10)), CPU)
+    assert cost.product_seconds == pytest.approx(1 / BANDWIDTH_SHARE)
+
+
+def test_products_of_a_step_are_three_forward_passes() -> None:
+    cost = model(recipe(ROWS)).cost(recipe(ROWS))
+    assert cost.product_seconds == pytest.approx(STEP_FLOPS / (PRODUCT_SHARE * CPU.peak_flops.float32))
+    assert cost.recompute_share == 0
+
+
+def test_full_rematerialization_runs_the_forward_products_again() -> None:
+    # The last product of a block feeds only the sum that follows, whose gradient needs tanh of it: it runs again too.
+    full = recipe(ROWS, policy="full")
+    assert model(full).cost(full).recompute_share == pytest.approx(1 / 3)
+
+
+def test_keeping_the_products_repeats_none_of_them() -> None:
+    kept = recipe(ROWS, policy="dots_without_batch")
+    assert model(kept).cost(kept).recompute_share == 0
+
+
+def test_more_rows_at_a_time_are_never_slower() -> None:
+    splits = [recipe(rows) for rows in (16, 8, 4, 2, 1)]
+    costs = model(*splits)
+    seconds = [costs.cost(split).seconds for split in splits]
+    assert seconds == sorted(seconds) and len(set(seconds)) == len(seconds)
+
+
+def test_a_stack_that_is_written_out_copies_less() -> None:
+    scanned, unrolled = recipe(ROWS), recipe(ROWS, unroll=0)
+    costs = model(scanned, unrolled)
+    assert costs.cost(unrolled).loop_seconds < costs.cost(scanned).loop_seconds
+    assert costs.cost(unrolled).product_seconds == costs.cost(scanned).product_seconds
+
+
+def test_what_lies_between_two_traced_splits_is_as_if_traced() -> None:
+    between = model(*(recipe(rows) for rows in (8, 4, 1))).cost(recipe(4))
+    traced = model(recipe(4)).cost(recipe(4))
+    assert between.seconds == pytest.approx(traced.seconds, rel=1e-3)  # keys and counters are not linear
+    assert between.product_seconds == pytest.approx(traced.product_seconds, rel=1e-6)

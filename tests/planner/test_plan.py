@@ -1,0 +1,134 @@
+"""The record of a search: JSON, printing, length and price, building a step."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from brim.errors import CheckpointError
+from brim.hardware.device import named
+from brim.planner import Plan, survey
+from brim.planner.compile import CompileFunction
+from planner.stacked import CPU, LENGTH, WIDTH, stacked_program
+
+ROWS = 8
+BUDGET = 1200 * 2**10
+
+
+@pytest.fixture(scope="module")
+def plan(compile_recipe: CompileFunction) -> Plan:
+    program = stacked_program(sizes=True)
+    return survey(
+        program,
+        device=CPU,
+        budget_bytes=BUDGET,
+        global_batch=ROWS,
+        updates=2000,
+        price_per_hour=1.8,
+        compile_recipe=compile_recipe,
+    )
+
+
+def test_json_round_trip(plan: Plan) -> None:
+    text = json.dumps(plan.to_json(), allow_nan=False)
+    assert Plan.from_json(json.loads(text)) == plan
+    elsewhere = replace(plan, device=named("rtx-4090"))
+    assert Plan.from_json(json.loads(json.dumps(elsewhere.to_json()))).device == named("rtx-4090")
+
+
+def test_json_contract(plan: Plan) -> None:
+    record = plan.to_json()
+    assert list(record)[:8] == [
+        *("fits", "device", "budget_bytes", "host_budget_bytes", "versions", "seconds", "chosen", "candidates"),
+    ]
+    assert (record["fits"], record["device"], record["budget_bytes"]) == (True, "cpu", BUDGET)
+    assert set(record["versions"]) == {"brim", "jax", "jaxlib", "platform"}
+    for candidate in (record["chosen"], *record["candidates"]):
+        assert list(candidate)[:11] == [
+            *("techniques", "micro_batch", "accumulation", "peak_bytes", "host_bytes", "owners"),
+            *("predicted_step_seconds", "predicted_tokens_per_second", "recompute_share", "compiled", "reason"),
+        ]
+        assert candidate["micro_batch"] * candidate["accumulation"] == ROWS
+        if candidate["compiled"]:
+            assert sum(candidate["owners"].values()) == candidate["peak_bytes"]
+        else:
+            assert candidate["peak_bytes"] is None
+    tokens = record["chosen"]["predicted_tokens_per_second"] * record["chosen"]["predicted_step_seconds"]
+    assert tokens == pytest.approx(ROWS * LENGTH)
+
+
+def test_json_of_a_search_without_a_plan(plan: Plan) -> None:
+    rejected = tuple(c for c in plan.candidates if not c.fits)
+    none = replace(plan, candidates=rejected)
+    record = json.loads(json.dumps(none.to_json()))
+    assert (record["fits"], record["chosen"], record["run_seconds"]) == (False, None, None)
+    assert Plan.from_json(record) == none
+
+
+@pytest.mark.parametrize("damage", ["budget_bytes", "candidates", "device_facts"])
+def test_a_damaged_record_is_said(plan: Plan, damage: str) -> None:
+    record = plan.to_json()
+    del record[damage]
+    with pytest.raises(CheckpointError, match=damage):
+        Plan.from_json(record)
+
+
+def test_length_and_price(plan: Plan) -> None:
+    assert plan.run_seconds == 2000 * plan.chosen.cost.seconds
+    assert plan.price == pytest.approx(2000 * plan.chosen.cost.seconds / 3600 * 1.8)
+    assert replace(plan, updates=None).price is None
+    assert "2000 updates take about" in str(plan) and "(predicted)" in str(plan)
+    assert "updates take" not in str(replace(plan, updates=None))
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100", "200"])
+def test_printing_wraps_and_cuts_nothing(plan: Plan, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = str(plan)
+    assert max(map(len, text.splitlines())) <= int(columns)
+    assert "\x1b" not in text and "…" not in text
+    words = " ".join(text.split())
+    for word in ("chosen", "runner-up 1", "runner-up 2", "parameters", "gradients", "optimizer", "batch"):
+        assert word in words
+    assert "recompute share" in words and "predicted" in words and "of the budget" in words
+
+
+def test_every_reason_of_what_was_compiled_is_printed_whole(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    text = " ".join(str(plan).split())
+    compiled_over = [candidate for candidate in plan.candidates if candidate.outcome == "over"]
+    assert compiled_over
+    for candidate in compiled_over:
+        assert candidate.reason in text
+    groups = {c.recipe.describe().partition(", ")[2] for c in plan.candidates if c.outcome in ("pruned", "slower")}
+    assert all(settings in text for settings in groups)
+
+
+def test_a_terminal_gets_the_same_table_in_colour(plan: Plan) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard")
+    console.print(plan)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[1m" in text and "runner-up 1" in text
+
+
+def test_a_search_without_a_plan_shows_the_smallest(plan: Plan) -> None:
+    none = replace(plan, candidates=tuple(c for c in plan.candidates if not c.fits))
+    assert "smallest found" in str(none) and "over by" in str(none)
+
+
+def test_a_plan_builds_a_step_that_trains(plan: Plan) -> None:
+    step = plan.build(stacked_program(sizes=True))
+    assert step.recipe == plan.recipe
+    state = step.init(jax.random.key(0))
+    batch = {"x": jnp.ones((ROWS, LENGTH, WIDTH))}
+    state, first = step(state, batch)
+    state, second = step(state, batch)
+    assert float(second.loss) < float(first.loss)
+    assert np.isfinite(float(second.loss))
