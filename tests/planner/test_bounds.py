@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brim.planner import compile_window
 from brim.planner.bounds import SAFETY, Bound, Bounds
+from brim.planner.compile import CompileFunction
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, LENGTH, PARAMETERS, WIDTH, stacked_program
 from programs import batch_norm_program
@@ -32,11 +32,11 @@ def test_formulas_count_with_a_margin() -> None:
 
 @pytest.mark.parametrize("policy", ["none", "dots_without_batch", "full"])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_compiled_peak_is_never_below_the_bound(policy: str, steps: int) -> None:
+def test_compiled_peak_is_never_below_the_bound(policy: str, steps: int, compile_recipe: CompileFunction) -> None:
     program = stacked_program(sizes=True)
     recipe = Recipe.of(ROWS // steps, Accumulation(steps), Rematerialization(policy))  # type: ignore[arg-type]
     bound = Bounds(program, CPU).of(recipe)
-    memory = compile_window(program, recipe, CPU).memory
+    memory = compile_recipe(program, recipe, CPU).memory
     assert bound.least <= memory.peak_bytes
     assert bound.arguments == memory.arguments
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,7 +15,6 @@ from brim.errors import DeviceError, TechniqueError
 from brim.hardware.device import CUDA_PLUGINS, named
 from brim.planner import Target, compile_window
 from brim.techniques import Accumulation, Precision, Recipe, Rematerialization
-from brim.training.step import Step
 from planner.stacked import CPU, stacked_program
 
 RECIPE = Recipe.of(2, Accumulation(2), Rematerialization("full"))
@@ -41,27 +41,19 @@ def disk_cache(tmp_path: Path) -> Iterator[Path]:
 def test_memory_of_a_program_from_the_disk_cache_is_right(disk_cache: Path) -> None:
     program = stacked_program()
     fresh = compile_window(program, RECIPE, CPU)
-    stored = len(list(disk_cache.iterdir()))
-    assert stored
+    assert len(list(disk_cache.glob("jit__window*"))) == 1
     jax.clear_caches()
     again = compile_window(program, RECIPE, CPU)
-    assert len(list(disk_cache.iterdir())) == stored  # a hit stores nothing new
+    assert len(list(disk_cache.glob("jit__window*"))) == 1  # the second compile was a hit
     assert again.memory == fresh.memory
     assert fresh.memory.temporaries > 0
 
 
-def test_the_planned_program_is_the_one_that_runs() -> None:
-    program = stacked_program()
-    memory = compile_window(program, RECIPE, CPU).memory
-    found = Step(program, RECIPE, CPU).compiled.memory_analysis()
-    assert found.argument_size_in_bytes == memory.arguments
-    assert found.temp_size_in_bytes == memory.temporaries
-    assert found.alias_size_in_bytes == memory.aliased
-
-
 def test_a_recipe_that_cannot_work_is_an_error() -> None:
     with pytest.raises(TechniqueError, match="precision"):
-        compile_window(stacked_program(), Recipe.of(1, Precision("bfloat16")), named("rtx-2080-ti"))
+        compile_window(
+            stacked_program(), Recipe.of(1, Precision("bfloat16")), replace(named("a100"), compute_capability=(7, 5))
+        )
 
 
 def test_compiler_options_are_per_compile_and_a_wrong_one_is_an_exception() -> None:

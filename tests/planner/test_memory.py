@@ -11,22 +11,19 @@ import pytest
 
 from brim.ops import Loss
 from brim.planner import Memory, compile_window
+from brim.planner.compile import CompileFunction
 from brim.program import Program
 from brim.techniques import Accumulation, Recipe
 from brim.training.assemble import assemble
+from planner.conftest import QUICK
 from planner.stacked import CPU, HIDDEN, LENGTH, PARAMETERS, WIDTH, stacked_program
 from programs import batch_norm_program
 
 ROWS = 8
 
 
-@pytest.fixture(scope="module")
-def two_micro_batches() -> Memory:
-    return compile_window(stacked_program(), Recipe.of(ROWS // 2, Accumulation(2)), CPU).memory
-
-
-def test_owners_of_arguments_are_exact(two_micro_batches: Memory) -> None:
-    owners = two_micro_batches.owners
+def test_owners_of_arguments_are_exact(compile_recipe: CompileFunction) -> None:
+    owners = compile_recipe(stacked_program(), Recipe.of(ROWS // 2, Accumulation(2)), CPU).memory.owners
     assert owners["parameters"] == 4 * PARAMETERS
     assert owners["optimizer"] == 2 * 4 * PARAMETERS + 4  # two moments and one int32 count
     assert owners["gradients"] == 4 * PARAMETERS
@@ -36,8 +33,8 @@ def test_owners_of_arguments_are_exact(two_micro_batches: Memory) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])
-def test_owners_sum_to_the_peak_exactly(steps: int) -> None:
-    memory = compile_window(stacked_program(), Recipe.of(ROWS // steps, Accumulation(steps)), CPU).memory
+def test_owners_sum_to_the_peak_exactly(steps: int, compile_recipe: CompileFunction) -> None:
+    memory = compile_recipe(stacked_program(), Recipe.of(ROWS // steps, Accumulation(steps)), CPU).memory
     assert sum(memory.owners.values()) == memory.peak_bytes
     assert memory.peak_bytes == memory.arguments + memory.outputs - memory.aliased + memory.temporaries
     assert memory.aliased > 12 * PARAMETERS  # the state is donated
@@ -47,7 +44,8 @@ def test_owners_sum_to_the_peak_exactly(steps: int) -> None:
 def test_xla_peak_field_is_not_the_peak() -> None:
     """The figure that brim does not use leaves out what a scan works with; here most of the step."""
     assembly = assemble(stacked_program(), Recipe.of(ROWS), CPU)
-    compiled = jax.jit(assembly.window, donate_argnums=0).lower(assembly.state, assembly.batch).compile()
+    lowered = jax.jit(assembly.window, donate_argnums=0).lower(assembly.state, assembly.batch)
+    compiled = lowered.compile(compiler_options=QUICK)
     memory = Memory.of(compiled, assembly, accumulating=False)
     field = compiled.memory_analysis().peak_memory_in_bytes
     residuals = 4 * 4 * ROWS * LENGTH * HIDDEN  # at least one [rows, length, hidden] array of each of 4 layers
@@ -56,7 +54,7 @@ def test_xla_peak_field_is_not_the_peak() -> None:
 
 
 def test_variables_have_an_owner() -> None:
-    memory = compile_window(batch_norm_program(), Recipe.of(4), CPU).memory
+    memory = compile_window(batch_norm_program(), Recipe.of(4, compiler_options=QUICK), CPU).memory
     assert memory.owners["variables"] == 2 * 3 * 4
     assert sum(memory.owners.values()) == memory.peak_bytes
 
@@ -67,6 +65,6 @@ def test_unused_arrays_count_because_they_are_on_the_device() -> None:
 
     row = {"x": jax.ShapeDtypeStruct((), jnp.float32), "unused": jax.ShapeDtypeStruct((1000,), jnp.float32)}
     program = Program(lambda key: (jnp.ones(()), jnp.ones(500), ()), loss, optax.sgd(0.1), row)
-    owners = compile_window(program, Recipe.of(4), CPU).memory.owners
+    owners = compile_window(program, Recipe.of(4, compiler_options=QUICK), CPU).memory.owners
     assert owners["batch"] == 4 * 4 * 1001
     assert owners["parameters"] == 4 + 4 * 500  # frozen ones too

@@ -42,7 +42,7 @@ def everything(program: Program, prospects: tuple[Prospect, ...], compile_recipe
 def budgets(everything: list[Candidate]) -> list[int]:
     """Budgets around every peak that occurs, and some in between."""
     peaks = {peak_of(candidate) for candidate in everything}
-    return sorted({*peaks, *(peak - 1 for peak in peaks), *(peak + 20 * KIB for peak in peaks)})
+    return sorted({200 * KIB, *peaks, *(peak - 1 for peak in peaks), *(peak + 20 * KIB for peak in peaks)})
 
 
 @pytest.fixture(scope="module", params=["formulas", "no formulas"])

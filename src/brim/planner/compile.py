@@ -79,16 +79,18 @@ CompileFunction = Callable[[Program, Recipe, Device], Compiled]
 def compile_window(program: Program, recipe: Recipe, device: Device, target: Target | None = None) -> Compiled:
     """Compile one window of training, with the state donated, and read what it will allocate.
 
+    Args:
+        target: where to compile, if it is at hand already; else that of the device.
+
     Raises:
         TechniqueError: if a technique of the recipe cannot work on this program or device.
         DeviceError: if the device cannot be compiled for from here.
         jax.errors.JaxRuntimeError: if XLA refuses the program.
     """
     notes: list[str] = []
-    target = target or Target.of(device)
     start = time.perf_counter()
     assembly = assemble(program, recipe, device, notes.append)
-    compiled = _compile(assembly, recipe, target)
+    compiled = _compile(assembly, recipe, target or Target.of(device))
     seconds = time.perf_counter() - start
     memory = Memory.of(compiled, assembly, accumulating=recipe.accumulation > 1)
     return Compiled(memory, seconds, tuple(dict.fromkeys(notes)))

@@ -12,13 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import jax
 
 from brim.errors import TechniqueError
 from brim.hardware.facts import Device
 from brim.planner.bounds import Bound, Bounds
-from brim.planner.compile import Compiled, CompileFunction, compile_window
+from brim.planner.compile import Compiled, CompileFunction, Target, compile_window
 from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
 from brim.planner.selection import MAX_COMPILES, Option, Selection
@@ -81,7 +82,7 @@ def survey(
     updates: int | None = None,
     price_per_hour: float | None = None,
     progress: Callable[[str], None] | None = None,
-    compile_recipe: CompileFunction = compile_window,
+    compile_recipe: CompileFunction | None = None,
     max_compiles: int = MAX_COMPILES,
 ) -> Plan:
     """As `search`, but a plan that does not fit is returned too (`plan.fits` is False), with every reason.
@@ -97,13 +98,15 @@ def survey(
         updates: length of the run, to say how long it takes.
         price_per_hour: of the device, to say what it costs.
         progress: is told a line before the first compile and after each.
-        compile_recipe: reads the memory of one recipe.
+        compile_recipe: reads the memory of one recipe; `compile_window` if left out.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
     Raises:
         SettingsError, TechniqueError, DeviceError: as `search`.
     """
     start = time.perf_counter()
+    if compile_recipe is None:
+        compile_recipe = partial(compile_window, target=Target.of(device))
     prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
     plan = decide(
         program,
@@ -155,7 +158,7 @@ def decide(
     device: Device,
     budget_bytes: int,
     progress: Callable[[str], None] | None = None,
-    compile_recipe: CompileFunction = compile_window,
+    compile_recipe: CompileFunction,
     max_compiles: int = MAX_COMPILES,
 ) -> Plan:
     """Compile what must be known of some prospects to choose among them under one budget; arguments as `survey`."""

@@ -20,9 +20,11 @@ from brim.quantities import format_bytes, format_count, format_seconds
 def compared(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Table:
     """Compiled candidates side by side: settings, bytes by owner, peak against the budget, predicted speed."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("", overflow="fold")
-    for place, candidate in enumerate(candidates):
-        table.add_column(_title(candidate, place), overflow="fold", style="bold" if place == 0 else "")
+    table.add_column("", no_wrap=True)
+    titles = ("chosen", "second", "third", *("further" for _ in candidates))
+    for title, candidate in zip(titles, candidates, strict=False):
+        name = title if candidate.fits else "smallest found"
+        table.add_column(name, overflow="fold", style="bold" if title == "chosen" else "")
     for label, cells in _rows(candidates, budget_bytes, unit):
         table.add_row(label, *cells, end_section=label in ("settings", "of the budget"))
     return table
@@ -40,12 +42,6 @@ def rejected(candidates: Sequence[Candidate], budget_bytes: int) -> Table:
     for places, group in _grouped(candidates):
         table.add_row(_places(places), Text(_name(group)), Text(_why(group, candidates, budget_bytes)))
     return table
-
-
-def _title(candidate: Candidate, place: int) -> str:
-    if candidate.outcome == "chosen":
-        return "chosen"
-    return f"runner-up {place}" if candidate.fits else "smallest found"
 
 
 def _rows(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Iterator[tuple[str, list[str]]]:
