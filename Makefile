@@ -64,7 +64,7 @@ format: $(VENV)/dev.stamp ## put all files into the one format, and mend what ca
 LOCK := $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-emit-find-links --no-header --no-annotate --no-python-downloads
 
-lock: ## resolve the versions anew (needs uv)
+lock: ## resolve the versions (needs uv); with UPGRADE=--upgrade, to the newest
 	@command -v "$(UV)" >/dev/null || { echo "make lock needs uv: pip install uv, or make lock UV=/path/to/uv" >&2; exit 1; }
 	$(LOCK) $(UPGRADE) -o requirements/base.lock
 	$(LOCK) $(UPGRADE) --extra dev -o requirements/dev.lock
