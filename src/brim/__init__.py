@@ -12,10 +12,28 @@ __version__ = "0.1.0"
 
 # Public name: the module that defines it.
 _PUBLIC = {
+    "Accumulation": "brim.techniques",
+    "AttentionKernel": "brim.techniques",
+    "AttentionMask": "brim.ops",
     "BrimError": "brim.errors",
+    "ChunkedLoss": "brim.techniques",
     "Device": "brim.hardware.facts",
+    "Loss": "brim.ops",
+    "Ops": "brim.ops",
+    "Plan": "brim.planner",
+    "Precision": "brim.techniques",
+    "Program": "brim.program",
+    "Recipe": "brim.techniques",
+    "Rematerialization": "brim.techniques",
+    "State": "brim.training.state",
+    "Step": "brim.training.step",
     "count_flops": "brim.hardware.flops",
     "detect": "brim.hardware.device",
+    "from_example_loss": "brim.program",
+    "from_mean_loss": "brim.program",
+    "from_sum_loss": "brim.program",
+    "named": "brim.hardware.device",
+    "plan": "brim.planner.api",
 }
 
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605 - one table, not two lists to keep alike
