@@ -71,8 +71,10 @@ def test_a_stack_that_is_written_out_copies_less() -> None:
     assert costs.cost(unrolled).product_seconds == costs.cost(scanned).product_seconds
 
 
-def test_what_lies_between_two_traced_splits_is_as_if_traced() -> None:
-    between = model(*(recipe(rows) for rows in (8, 4, 1))).cost(recipe(4))
-    traced = model(recipe(4)).cost(recipe(4))
-    assert between.seconds == pytest.approx(traced.seconds, rel=1e-3)  # keys and counters are not linear
-    assert between.product_seconds == pytest.approx(traced.product_seconds, rel=1e-6)
+@pytest.mark.parametrize(("policy", "tolerance"), [("none", 1e-3), ("full", 0.05)])
+def test_splits_that_are_not_traced_are_as_if_they_were(policy: str, tolerance: float) -> None:
+    splits = [recipe(rows, policy=kind) for kind in ("none", policy) for rows in (8, 4, 1)]
+    traced = model(recipe(4, policy=policy)).cost(recipe(4, policy=policy))
+    predicted = model(*splits).cost(recipe(4, policy=policy))
+    assert predicted.seconds == pytest.approx(traced.seconds, rel=tolerance)
+    assert predicted.product_seconds == pytest.approx(traced.product_seconds, rel=tolerance)

@@ -43,7 +43,7 @@ def cases(draw: st.DrawFn) -> Case:
             several = rows < GLOBAL_BATCH
             bound = Bound(arguments, sums * several, int(told * per_row * rows))
             peak = bound.exact + base + per_row * rows
-            option = Option((family, several), rows, bound)
+            option = Option(family, rows, bound)
             numbered.append(((slowness + GLOBAL_BATCH // rows, len(numbered)), option, peak))
     numbered.sort(key=lambda entry: entry[0])
     return Case([option for _, option, _ in numbered], [peak for _, _, peak in numbered])
@@ -97,13 +97,14 @@ def family(name: str, rows: list[int], bounds: list[int]) -> list[Option]:
 
 
 def test_one_compile_rules_out_all_larger_micro_batches() -> None:
-    options = [Option("a", rows, Bound(10, 0, 10 * rows)) for rows in (32, 16, 8, 4, 2, 1)]
-    selection = Case(options, [10 + 10 * rows for rows in (32, 16, 8, 4, 2, 1)]).select(55)
-    # 32 to 16 are pruned (half their formula is over); 8 was expected over and was; 4 is the choice.
+    rows, budget = (32, 16, 8, 4, 2, 1), 55
+    options = [Option("a", count, Bound(10, 0, 5 * count)) for count in rows]
+    selection = Case(options, [10 + 10 * count for count in rows]).select(budget)
+    # 32 is pruned. Formulas are expected to say half of the truth, as they do here: 16 and 8 are over, 4 is not.
+    assert selection.pruned(0) and not selection.pruned(1)
     assert list(selection.peaks) == [2, 3, 4, 5]
-    assert selection.pruned(1) and not selection.pruned(2)
-    selection = Case(options[1:], [170, 90, 50, 30, 20]).select(55)
-    assert selection.fitting() == [2, 3, 4]
+    assert selection.ruled_out_by(1) == 2
+    assert selection.fitting() == [3, 4, 5]
 
 
 def test_the_smallest_expected_misfit_is_compiled_first() -> None:
@@ -122,9 +123,12 @@ def test_a_formula_that_was_wrong_is_not_trusted_any_more() -> None:
     assert selection.fitting() == [0, 1]
 
 
-def test_one_micro_batch_and_several_are_two_families() -> None:
-    whole, half = Option(("a", False), 2, Bound(10, 0, 0)), Option(("a", True), 1, Bound(10, 30, 0))
-    assert Case([half, whole], [50, 30]).select(40).fitting() == [1]  # half needs gradient sums, the whole does not
+@pytest.mark.parametrize(("half_peak", "chosen"), [(50, [1]), (101, [])])
+def test_the_whole_batch_at_once_needs_no_gradient_sums(half_peak: int, chosen: list[int]) -> None:
+    whole, half = Option("a", 2, Bound(10, 0, 0)), Option("a", 1, Bound(10, 30, 0))
+    selection = Case([half, whole], [half_peak, 35]).select(40)
+    assert selection.fitting() == chosen  # 101 is over the budget even without its sums and one more gradient
+    assert len(selection.peaks) == (2 if chosen else 1)
 
 
 def test_when_nothing_fits_the_smallest_is_found() -> None:

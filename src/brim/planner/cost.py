@@ -6,9 +6,10 @@
     loops         copies into and out of the stacked arrays of loops; none where a stack is written out
 
 The terms add up, because one kernel waits for the other on one device. FLOPs and bytes are counted on the jaxpr of the
-whole step, so recomputation, accumulation and the optimizer are in them. At a fixed global batch all counts are linear
-in the number of micro-batches: two traces of the same techniques, for the largest and the smallest micro-batch, give
-all between.
+whole step, so recomputation, accumulation and the optimizer are in them. Tracing takes longer than counting, so each
+setting of the techniques is traced once, with the fewest micro-batches. At a fixed global batch, what more
+micro-batches add (weights read again, gradients summed) is linear in their number and nearly the same for all settings:
+it is traced for one setting only.
 
 This is a prediction, good for an order of candidates. `PRODUCT_SHARE` and `BANDWIDTH_SHARE` are assumed, not measured
 on the device; times read off them are right to a factor of two, not to a percent.
@@ -16,7 +17,7 @@ on the device; times read off them are right to a factor of two, not to a percen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -47,6 +48,14 @@ class Work:
 
     flops: Mapping[str, float]
     traffic: Traffic
+
+    def __add__(self, more: Work) -> Work:
+        dtypes = sorted(self.flops.keys() | more.flops.keys())
+        flops = {dtype: self.flops.get(dtype, 0) + more.flops.get(dtype, 0) for dtype in dtypes}
+        return Work(flops, self.traffic + more.traffic)
+
+    def __mul__(self, times: float) -> Work:
+        return Work({dtype: times * count for dtype, count in self.flops.items()}, self.traffic * times)
 
     @property
     def matmul_flops(self) -> float:
@@ -89,15 +98,16 @@ class Cost:
 
 
 class CostModel:
-    """Predicts the cost of recipes of one program at one global batch; each set of techniques is traced at most twice.
+    """Predicts the cost of recipes of one program at one global batch.
 
     Args:
-        recipes: all that will be asked for; the largest and smallest micro-batch among them are traced.
+        recipes: all that will be asked for.
     """
 
-    def __init__(self, program: Program, device: Device, recipes: Iterable[Recipe]) -> None:
-        self._program, self._device = program, device
-        self._counts = sorted({recipe.accumulation for recipe in recipes})
+    def __init__(self, program: Program, device: Device, recipes: Sequence[Recipe]) -> None:
+        self._program, self._device, self._reference = program, device, recipes[0]
+        counts = {recipe.accumulation for recipe in recipes}
+        self._fewest, self._most = min(counts), max(counts)
         self._traced: dict[tuple[tuple[Technique, ...], int], Work] = {}
 
     def cost(self, recipe: Recipe) -> Cost:
@@ -106,11 +116,16 @@ class CostModel:
         return Cost.of(self._work(recipe), self._device, without_recomputation=self._work(plain))
 
     def _work(self, recipe: Recipe) -> Work:
-        first, last = self._counts[0], self._counts[-1]
-        if recipe.accumulation in (first, last):
-            return self._trace(recipe)
-        share = (recipe.accumulation - first) / (last - first)
-        return _between(self._trace(with_steps(recipe, first)), self._trace(with_steps(recipe, last)), share)
+        work = self._trace(with_steps(recipe, self._fewest))
+        if recipe.accumulation == self._fewest:
+            return work
+        share = (recipe.accumulation - self._fewest) / (self._most - self._fewest)
+        return work + self._of_splitting() * share
+
+    def _of_splitting(self) -> Work:
+        """What the most micro-batches ask for beyond the fewest, by the settings of the reference."""
+        few, many = (self._trace(with_steps(self._reference, steps)) for steps in (self._fewest, self._most))
+        return many + few * -1
 
     def _trace(self, recipe: Recipe) -> Work:
         key = (recipe.techniques, recipe.micro_batch)
@@ -119,9 +134,3 @@ class CostModel:
             jaxpr = jax.make_jaxpr(assembly.window)(assembly.state, assembly.batch)
             self._traced[key] = Work(count_flops(jaxpr).by_dtype, count_traffic(jaxpr))
         return self._traced[key]
-
-
-def _between(first: Work, last: Work, share: float) -> Work:
-    dtypes = first.flops.keys() | last.flops.keys()
-    flops = {name: (1 - share) * first.flops.get(name, 0) + share * last.flops.get(name, 0) for name in sorted(dtypes)}
-    return Work(flops, first.traffic * (1 - share) + last.traffic * share)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
+import optax
 
 from brim.errors import TechniqueError
 from brim.hardware.facts import Device
@@ -145,7 +146,8 @@ def consider(
     considered = tuple(recipes(program, device, global_batch, sizes, fixed))
     if not considered:
         raise TechniqueError("no setting of the techniques works on this program and device")
-    bounds, costs = Bounds(program, device), CostModel(program, device, considered)
+    traced = _traced_once(program)
+    bounds, costs = Bounds(traced, device), CostModel(traced, device, considered)
     tokens = program.tokens_per_row * global_batch
     found = (Prospect(recipe, costs.cost(recipe), _option(recipe, bounds.of(recipe)), tokens) for recipe in considered)
     return tuple(sorted(found, key=lambda prospect: prospect.cost.seconds))
@@ -217,5 +219,11 @@ class _Search:
         self.progress(f"compiled {count}: {recipe.describe()}: {result}")
 
 
+def _traced_once(program: Program) -> Program:
+    """The program with init and optimizer as jitted functions: JAX then traces them once for all recipes."""
+    init, update = jax.jit(program.optimizer.init), jax.jit(program.optimizer.update)
+    return replace(program, init=jax.jit(program.init), optimizer=optax.GradientTransformation(init, update))
+
+
 def _option(recipe: Recipe, bound: Bound) -> Option:
-    return Option((settings_of(recipe), recipe.accumulation > 1), recipe.micro_batch, bound)
+    return Option(settings_of(recipe), recipe.micro_batch, bound)

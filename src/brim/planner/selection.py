@@ -4,11 +4,10 @@ Options stand in the order of predicted speed. The first that fits is the choice
 is known not to fit. Three things decide an option without compiling it:
 
     its lower bound is over the budget
-    a smaller micro-batch of its family was compiled and is over the budget: more rows of the same settings need more
+    a smaller micro-batch of its family (the same setting of every technique) was compiled and is over the budget: more
+    rows need more. One micro-batch per update holds no gradient sums, though, so it may need less than several; it is
+    ruled out only by one that is over even without its sums and, to be safe, without one more gradient
     it stands behind the choice and two runners-up
-
-A family is one setting of every technique. One micro-batch per update and several are two families, since only the
-latter hold gradient sums: with few rows, one micro-batch can need less than two.
 
 Expectations (from what was compiled of a family, else from formulas) say what to compile first, never how it ends: when
 the fastest undecided option is expected not to fit, the smallest of its family that is expected not to fit is compiled
@@ -27,6 +26,10 @@ from brim.planner.bounds import Bound
 RUNNERS_UP = 2
 MAX_COMPILES = 40
 MAX_COMPILES_FOR_RUNNERS_UP = 4
+
+EXPECTED_RATIO = 2.0
+"""How much more a compiled program is expected to need than formulas say, before any was compiled. Too high a guess
+costs less than too low a one: it leads to a smaller program, which may turn out as a runner-up."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,12 @@ class Selection:
     def ruled_out_by(self, number: int) -> int | None:
         """The compiled option over the budget that has the same settings and fewer rows, or None."""
         option = self._options[number]
-        return next(
-            (
-                other
-                for other in self._compiled_of(option.family)
-                if self.peaks[other] > self._budget and self._options[other].micro_batch < option.micro_batch  # type: ignore[operator]
-            ),
-            None,
-        )
+        for other in self._compiled_of(option.family):
+            smaller = self._options[other]
+            sums = smaller.bound.gradients - option.bound.gradients
+            if smaller.micro_batch < option.micro_batch and self._peak(other) - 2 * sums > self._budget:
+                return other
+        return None
 
     @property
     def exhausted(self) -> bool:
@@ -179,7 +180,12 @@ class Selection:
         return option.bound.exact + _through(known, option.micro_batch)
 
     def _beyond_exact(self, number: int) -> float:
-        return self.peaks[number] - self._options[number].bound.exact  # type: ignore[operator]
+        return self._peak(number) - self._options[number].bound.exact
+
+    def _peak(self, number: int) -> int:
+        peak = self.peaks[number]
+        assert peak is not None
+        return peak
 
     def _formula_ratio(self) -> float:
         """How much more compiled programs need than formulas say, by those compiled so far."""
@@ -188,7 +194,7 @@ class Selection:
             for number, peak in self.peaks.items()
             if peak is not None and self._options[number].bound.formula
         ]
-        return statistics.median(ratios) if ratios else 1.0
+        return statistics.median(ratios) if ratios else EXPECTED_RATIO
 
 
 def _through(points: Sequence[tuple[int, float]], at: int) -> float:
