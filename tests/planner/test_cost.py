@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from brim.planner.cost import BANDWIDTH_SHARE, PRODUCT_SHARE, Cost, CostModel, Work
+from brim.planner.cost import BANDWIDTH_SHARE, KERNEL_SECONDS, PRODUCT_SHARE, Cost, CostModel, Work
 from brim.planner.traffic import Traffic
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, HIDDEN, LAYERS, LENGTH, WIDTH, stacked_program
@@ -26,13 +26,15 @@ def model(*recipes: Recipe) -> CostModel:
 
 
 def test_each_term_by_hand() -> None:
-    work = Work({"float32": 6e10, "bfloat16": 6e10}, Traffic(products=8e8, elementwise=8e9, loops=4e9))
+    work = Work({"float32": 6e10, "bfloat16": 6e10}, Traffic(products=8e8, elementwise=8e9, loops=4e9, kernels=1000))
     device = replace(CPU, peak_flops=replace(CPU.peak_flops, bfloat16=2e11))
     cost = Cost.of(work, device)
     assert cost.product_seconds == pytest.approx((0.6 + 0.3) / PRODUCT_SHARE)
     assert cost.elementwise_seconds == pytest.approx(0.8 / BANDWIDTH_SHARE)
     assert cost.loop_seconds == pytest.approx(0.4 / BANDWIDTH_SHARE)
-    assert cost.seconds == cost.product_seconds + cost.elementwise_seconds + cost.loop_seconds
+    assert cost.kernel_seconds == pytest.approx(1000 * KERNEL_SECONDS["cpu"])
+    terms = (cost.product_seconds, cost.elementwise_seconds, cost.loop_seconds, cost.kernel_seconds)
+    assert cost.seconds == pytest.approx(sum(terms))
 
 
 def test_products_take_at_least_the_time_of_their_operands() -> None:

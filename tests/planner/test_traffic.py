@@ -20,7 +20,7 @@ def traffic(function: Any, *specs: Any) -> Traffic:
 
 
 def test_a_product_reads_its_operands_and_writes_its_result() -> None:
-    assert traffic(jnp.matmul, X, W) == Traffic(products=4 * (8 * 16 + 16 * 4 + 8 * 4))
+    assert traffic(jnp.matmul, X, W) == Traffic(products=4 * (8 * 16 + 16 * 4 + 8 * 4), kernels=1)
 
 
 def test_half_the_bytes_in_bf16() -> None:
@@ -29,7 +29,9 @@ def test_half_the_bytes_in_bf16() -> None:
 
 
 def test_elementwise_operations_are_written_and_read_once_in_so_many() -> None:
-    assert traffic(lambda x: jnp.exp(jnp.tanh(x)), X) == Traffic(elementwise=2 * 2 * 4 * 8 * 16 / FUSED)
+    assert traffic(lambda x: jnp.exp(jnp.tanh(x)), X) == Traffic(
+        elementwise=2 * 2 * 4 * 8 * 16 / FUSED, kernels=2 / FUSED
+    )
 
 
 @pytest.mark.parametrize(("unroll", "copied"), [(1, True), (2, True), (5, False), (0, False)])
@@ -39,7 +41,8 @@ def test_a_loop_copies_what_is_stacked_unless_it_is_written_out(unroll: int, cop
 
     found = traffic(stack, X, STACK)
     assert found.products == 5 * 4 * (8 * 16 + 16 * 16 + 8 * 16)
-    assert found.loops == copied * 2 * 4 * (5 * 16 * 16 + 5 * 8 * 16)  # layers sliced, inputs stacked
+    assert found.kernels == 5
+    assert found.loops == copied * 4 * (5 * 16 * 16 + 5 * 8 * 16)  # layers sliced, inputs stacked
 
 
 def test_the_dearer_branch_counts_and_calls_are_looked_into() -> None:

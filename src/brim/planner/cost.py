@@ -4,6 +4,7 @@
                   operands and write their results, whichever is longer
     elementwise   everything else, by the bytes it moves
     loops         copies into and out of the stacked arrays of loops; none where a stack is written out
+    kernels       the time to start each kernel, which many small micro-batches pay more often
 
 The terms add up, because one kernel waits for the other on one device. FLOPs and bytes are counted on the jaxpr of the
 whole step, so recomputation, accumulation and the optimizer are in them. Tracing takes longer than counting, so each
@@ -11,7 +12,7 @@ setting of the techniques is traced once, with the fewest micro-batches. At a fi
 micro-batches add (weights read again, gradients summed) is linear in their number and nearly the same for all settings:
 it is traced for one setting only.
 
-This is a prediction, good for an order of candidates. `PRODUCT_SHARE` and `BANDWIDTH_SHARE` are assumed, not measured
+This is a prediction, good for an order of candidates. The shares and `KERNEL_SECONDS` are assumed, not measured
 on the device; times read off them are right to a factor of two, not to a percent.
 """
 
@@ -32,6 +33,7 @@ from brim.training.assemble import assemble
 
 PRODUCT_SHARE = 0.6
 BANDWIDTH_SHARE = 0.8
+KERNEL_SECONDS = {"gpu": 2e-6, "cpu": 5e-6}
 
 RECOMPUTING_POINTS = frozenset({"residuals", "cross_entropy"})
 """Points at which a technique may compute something a second time."""
@@ -68,7 +70,7 @@ class Cost:
     """Predicted seconds of one update, by term, and how much of its arithmetic is done twice.
 
     Attributes:
-        product_seconds, elementwise_seconds, loop_seconds: see the head of this file.
+        product_seconds, elementwise_seconds, loop_seconds, kernel_seconds: see the head of this file.
         recompute_share: FLOPs of matrix products beyond those of the same recipe without recomputation, as a share of
             the latter.
     """
@@ -76,12 +78,13 @@ class Cost:
     product_seconds: float
     elementwise_seconds: float
     loop_seconds: float
+    kernel_seconds: float
     recompute_share: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Predicted seconds of one update."""
-        return self.product_seconds + self.elementwise_seconds + self.loop_seconds
+        return self.product_seconds + self.elementwise_seconds + self.loop_seconds + self.kernel_seconds
 
     @classmethod
     def of(cls, work: Work, device: Device, *, without_recomputation: Work | None = None) -> Cost:
@@ -93,6 +96,7 @@ class Cost:
             max(arithmetic, work.traffic.products / bandwidth),
             work.traffic.elementwise / bandwidth,
             work.traffic.loops / bandwidth,
+            work.traffic.kernels * KERNEL_SECONDS[device.platform],
             max(0.0, work.matmul_flops / plain - 1) if plain else 0.0,
         )
 
