@@ -92,13 +92,16 @@ class Cost:
         bandwidth = BANDWIDTH_SHARE * device.bandwidth_bytes_per_second
         arithmetic = sum(count / (PRODUCT_SHARE * device.peak_flops.of(dtype)) for dtype, count in work.flops.items())
         plain = work.matmul_flops if without_recomputation is None else without_recomputation.matmul_flops
-        return cls(
+        terms = (
             max(arithmetic, work.traffic.products / bandwidth),
             work.traffic.elementwise / bandwidth,
             work.traffic.loops / bandwidth,
             work.traffic.kernels * KERNEL_SECONDS[device.platform],
-            max(0.0, work.matmul_flops / plain - 1) if plain else 0.0,
         )
+        # What splitting adds is taken from one setting; where another has less of a term, the sum may fall below 0.
+        products, elementwise, loops, kernels = (max(0.0, term) for term in terms)
+        share = max(0.0, work.matmul_flops / plain - 1) if plain else 0.0
+        return cls(products, elementwise, loops, kernels, share)
 
 
 class CostModel:
