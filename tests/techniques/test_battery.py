@@ -51,7 +51,7 @@ CASES: dict[str, Technique] = {
 TOLERANCE = {
     "exact": 0.0,
     "noise": 2e-5,  # sums of a few thousand fp32 terms in another order
-    "rounding": 3e-2,  # 8 bits of mantissa, over four layers
+    "rounding": 5e-2,  # 8 bits of mantissa, a dozen roundings in a row; the largest element of each leaf
 }
 
 
@@ -72,7 +72,7 @@ class Result:
 
 
 def program() -> Program:
-    shape = DecoderSettings(layers=4, width=64, heads=4, context=LENGTH, vocabulary=256).resolved()
+    shape = DecoderSettings(layers=2, width=64, heads=4, context=LENGTH, vocabulary=256).resolved()
     return decoder_program(shape, gradient_as_state())
 
 
@@ -93,7 +93,9 @@ def batch() -> dict[str, np.ndarray]:
 def run(*techniques: Technique) -> Result:
     steps = next((t.steps for t in techniques if isinstance(t, Accumulation)), 1)
     given = {technique.name: technique for technique in (*PLAIN, *techniques)}
-    step = Step(program(), Recipe.of(ROWS // steps, *given.values()), detect())
+    # LLVM's own optimization takes most of a compile here, and says nothing about what XLA made of the program.
+    quickly = {"xla_backend_optimization_level": "0"}
+    step = Step(program(), Recipe.of(ROWS // steps, *given.values(), compiler_options=quickly), detect())
     state, metrics = step(step.init(jax.random.key(1)), batch())
     gradient = jax.tree.map(np.asarray, state.optimizer)
     flops = count_flops(step.assembly.window, step.assembly.state, step.assembly.batch)
@@ -101,9 +103,14 @@ def run(*techniques: Technique) -> Result:
 
 
 def difference(found: Any, wanted: Any) -> float:
-    """Largest over leaves of max |found - wanted| / max |wanted|."""
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
-    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-12)) for a, b in pairs)
+    """Largest over leaves of max |found - wanted| / max |wanted|.
+
+    A leaf far smaller than the largest one is measured against a hundredth of that: the gradient of a key's bias is 0
+    but for rounding, since softmax does not see it.
+    """
+    pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True))
+    floor = max(float(np.abs(b).max()) for _, b in pairs) / 100
+    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), floor)) for a, b in pairs)
 
 
 def allowed(*techniques: Technique) -> float:
@@ -133,11 +140,12 @@ def test_every_registered_technique_is_in_the_battery() -> None:
     assert {technique.name for technique in CASES.values()} == {kind.name for kind in REGISTRY}
 
 
-PAIRS = [
-    (first, second)
-    for first, second in itertools.combinations(CASES, 2)
-    if CASES[first].name != CASES[second].name and "names" not in (first, second)
-]
+REPRESENTATIVES = ("bf16", "blockwise", "chunked", "full", "accumulation")
+PAIRS = list(itertools.combinations(REPRESENTATIVES, 2))
+
+
+def test_the_pairs_hold_every_two_techniques() -> None:
+    assert sorted(CASES[name].name for name in REPRESENTATIVES) == sorted(kind.name for kind in REGISTRY)
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
