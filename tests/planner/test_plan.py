@@ -15,6 +15,8 @@ from brim.errors import CheckpointError
 from brim.hardware.device import named
 from brim.planner import Plan, survey
 from brim.planner.compile import CompileFunction
+from brim.planner.space import settings_of
+from brim.planner.table import settings_words, shared_settings
 from planner.conftest import QUICK
 from planner.stacked import CPU, LENGTH, WIDTH, stacked_program
 
@@ -107,8 +109,18 @@ def test_every_reason_of_what_was_compiled_is_printed_whole(plan: Plan, monkeypa
     assert compiled_over
     for candidate in compiled_over:
         assert candidate.reason in text
-    groups = {c.recipe.describe().partition(", ")[2] for c in plan.candidates if c.outcome in ("pruned", "slower")}
-    assert all(settings in text for settings in groups)
+    shared = shared_settings(plan.candidates)
+    assert settings_words(shared) in text
+    for candidate in plan.candidates:
+        assert settings_words([t for t in settings_of(candidate.recipe) if t not in shared]) in text
+
+
+def test_square_brackets_are_no_markup(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    odd = replace(plan, device=replace(CPU, kind="CPU [bold]"))
+    first, *others = odd.candidates
+    odd = replace(odd, candidates=(replace(first, reason="[red] f32[8,16]"), *others))
+    assert "CPU [bold]" in str(odd) and "[red] f32[8,16]" in str(odd)
 
 
 def test_a_terminal_gets_the_same_table_in_colour(plan: Plan) -> None:

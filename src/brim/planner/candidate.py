@@ -81,7 +81,7 @@ class Candidate:
             "tokens": self.tokens,
             "assembler": tables["assembler"],
             "compiler_options": tables["compiler_options"],
-            "cost": dataclasses.asdict(self.cost),
+            "seconds_by_term": dict(self.cost.terms),
             "memory": None if self.memory is None else dataclasses.asdict(self.memory),
             "notes": list(self.notes),
         }
@@ -94,7 +94,7 @@ class Candidate:
             recipe=Recipe.from_tables(record),
             outcome=record["outcome"],
             reason=record["reason"],
-            cost=Cost(**record["cost"]),
+            cost=Cost(record["seconds_by_term"], record["recompute_share"]),
             tokens=record["tokens"],
             least_bytes=record["least_bytes"],
             memory=None if memory is None else Memory(**memory),

@@ -70,38 +70,36 @@ class Cost:
     """Predicted seconds of one update, by term, and how much of its arithmetic is done twice.
 
     Attributes:
-        product_seconds, elementwise_seconds, loop_seconds, kernel_seconds: see the head of this file.
+        terms: name -> seconds; see the head of this file.
         recompute_share: FLOPs of matrix products beyond those of the same recipe without recomputation, as a share of
             the latter.
     """
 
-    product_seconds: float
-    elementwise_seconds: float
-    loop_seconds: float
-    kernel_seconds: float
+    terms: Mapping[str, float]
     recompute_share: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Predicted seconds of one update."""
-        return self.product_seconds + self.elementwise_seconds + self.loop_seconds + self.kernel_seconds
+        return sum(self.terms.values())
 
     @classmethod
     def of(cls, work: Work, device: Device, *, without_recomputation: Work | None = None) -> Cost:
         """What the work costs on a device."""
         bandwidth = BANDWIDTH_SHARE * device.bandwidth_bytes_per_second
         arithmetic = sum(count / (PRODUCT_SHARE * device.peak_flops.of(dtype)) for dtype, count in work.flops.items())
+        terms = {
+            "products": max(arithmetic, work.traffic.products / bandwidth),
+            "elementwise": work.traffic.elementwise / bandwidth,
+            "loops": work.traffic.loops / bandwidth,
+            "kernels": work.traffic.kernels * KERNEL_SECONDS[device.platform],
+        }
         plain = work.matmul_flops if without_recomputation is None else without_recomputation.matmul_flops
-        terms = (
-            max(arithmetic, work.traffic.products / bandwidth),
-            work.traffic.elementwise / bandwidth,
-            work.traffic.loops / bandwidth,
-            work.traffic.kernels * KERNEL_SECONDS[device.platform],
+        return cls(
+            # What splitting adds is taken from one setting; where another has less of a term, it may fall below 0.
+            {name: max(0.0, seconds) for name, seconds in terms.items()},
+            max(0.0, work.matmul_flops / plain - 1) if plain else 0.0,
         )
-        # What splitting adds is taken from one setting; where another has less of a term, the sum may fall below 0.
-        products, elementwise, loops, kernels = (max(0.0, term) for term in terms)
-        share = max(0.0, work.matmul_flops / plain - 1) if plain else 0.0
-        return cls(products, elementwise, loops, kernels, share)
 
 
 class CostModel:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from brim.errors import CheckpointError
 from brim.hardware.facts import Device, PeakFlops, Target
@@ -115,8 +116,12 @@ class Plan:
         smallest = smallest_of(self.candidates)
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         shown = fitting or ([smallest] if smallest else [])
-        compared = table.compared(shown, self.budget_bytes, self.unit)
-        return Group(self._headline(), compared, table.rejected(self.candidates, self.budget_bytes))
+        shared = table.shared_settings(self.candidates)
+        return Group(
+            Text(self._headline()),
+            table.compared(shown, shared, self.budget_bytes, self.unit),
+            table.rejected(self.candidates, shared, self.budget_bytes),
+        )
 
     def _headline(self) -> str:
         device = f"{self.device.name} ({self.device.kind}, {format_bytes(self.device.memory_bytes)})"
@@ -125,6 +130,9 @@ class Plan:
             f"Plan for {device}: budget {format_bytes(self.budget_bytes)}, global batch {self.global_batch} rows",
             f"{counts}; {', '.join(f'{name} {version}' for name, version in self.versions.items())}",
         ]
+        shared = [technique for technique in table.shared_settings(self.candidates) if not technique.is_plain]
+        lines += [f"in every candidate: {table.settings_words(shared)}"] if shared else []
+        lines += [f"fixed and not searched: {', '.join(self.fixed)}"] if self.fixed else []
         return "\n".join([*lines, *self._length()])
 
     def _length(self) -> list[str]:

@@ -14,23 +14,44 @@ from rich.text import Text
 
 from brim.planner.candidate import Candidate
 from brim.planner.memory import OWNERS
+from brim.planner.space import settings_of
 from brim.quantities import format_bytes, format_count, format_seconds
+from brim.techniques import Technique
 
 
-def compared(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Table:
-    """Compiled candidates side by side: settings, bytes by owner, peak against the budget, predicted speed."""
+def shared_settings(candidates: Sequence[Candidate]) -> tuple[Technique, ...]:
+    """The settings that all candidates have in common, which need saying once only; none where nothing differs."""
+    first, *others = (settings_of(candidate.recipe) for candidate in candidates)
+    shared = tuple(technique for technique in first if all(technique in settings for settings in others))
+    return shared if len(shared) < len(first) else ()
+
+
+def settings_words(techniques: Sequence[Technique]) -> str:
+    """Settings in a few words; `plain` where no technique does anything."""
+    return ", ".join(technique.describe() for technique in techniques if not technique.is_plain) or "plain"
+
+
+def compared(candidates: Sequence[Candidate], shared: Sequence[Technique], budget_bytes: int, unit: str) -> Table:
+    """Compiled candidates side by side: settings, bytes by owner, peak against the budget, predicted speed.
+
+    Args:
+        candidates: what to show, the chosen one first.
+        shared: settings that are said elsewhere.
+        budget_bytes: what the peak is measured against.
+        unit: what throughput counts.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("", no_wrap=True)
     titles = ("chosen", "second", "third", *("further" for _ in candidates))
     for title, candidate in zip(titles, candidates, strict=False):
         name = title if candidate.fits else "smallest found"
         table.add_column(name, overflow="fold", style="bold" if title == "chosen" else "")
-    for label, cells in _rows(candidates, budget_bytes, unit):
-        table.add_row(label, *cells, end_section=label in ("settings", "of the budget"))
+    for label, cells in _rows(candidates, shared, budget_bytes, unit):
+        table.add_row(label, *map(Text, cells), end_section=label in ("settings", "of the budget"))
     return table
 
 
-def rejected(candidates: Sequence[Candidate], budget_bytes: int) -> Table:
+def rejected(candidates: Sequence[Candidate], shared: Sequence[Technique], budget_bytes: int) -> Table:
     """Every candidate that does not fit or was not compiled, by its place in the order of speed, with its reason.
 
     Candidates that were not compiled and differ in micro-batch only share a line, with the range of their reasons.
@@ -40,13 +61,16 @@ def rejected(candidates: Sequence[Candidate], budget_bytes: int) -> Table:
     table.add_column("rejected", overflow="fold")
     table.add_column("why", overflow="fold")
     for places, group in _grouped(candidates):
-        table.add_row(_places(places), Text(_name(group)), Text(_why(group, candidates, budget_bytes)))
+        name = f"{_splits(group)}: {_settings(group[0], shared)}"
+        table.add_row(_places(places), Text(name), Text(_why(group, candidates, budget_bytes)))
     return table
 
 
-def _rows(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Iterator[tuple[str, list[str]]]:
+def _rows(
+    candidates: Sequence[Candidate], shared: Sequence[Technique], budget_bytes: int, unit: str
+) -> Iterator[tuple[str, list[str]]]:
     yield "rows x steps", [_split(candidate) for candidate in candidates]
-    yield "settings", [_settings(candidate) for candidate in candidates]
+    yield "settings", [_settings(candidate, shared) for candidate in candidates]
     owned = [candidate.memory.owners if candidate.memory else {} for candidate in candidates]
     for owner in OWNERS:
         if any(owners.get(owner) for owners in owned):
@@ -62,11 +86,11 @@ def _rows(candidates: Sequence[Candidate], budget_bytes: int, unit: str) -> Iter
 
 def _grouped(candidates: Sequence[Candidate]) -> list[tuple[list[int], list[Candidate]]]:
     """Rejected candidates with their places in the order of speed; those alike together, at the first one's place."""
-    groups: dict[tuple[str, str, int], list[int]] = {}
+    groups: dict[tuple[tuple[Technique, ...], str, int], list[int]] = {}
     for place, candidate in enumerate(candidates, start=1):
         if not candidate.fits:
             alone = place if candidate.outcome not in ("pruned", "ruled out", "slower") else 0
-            groups.setdefault((_settings(candidate), candidate.outcome, alone), []).append(place)
+            groups.setdefault((settings_of(candidate.recipe), candidate.outcome, alone), []).append(place)
     return [(places, [candidates[place - 1] for place in places]) for places in groups.values()]
 
 
@@ -92,15 +116,14 @@ def _places(places: Sequence[int]) -> str:
     return f"{places[0]}" if len(places) == 1 else f"{places[0]} to {places[-1]}"
 
 
-def _name(group: Sequence[Candidate]) -> str:
+def _splits(group: Sequence[Candidate]) -> str:
     splits = [_split(candidate) for candidate in group]
-    shown = ", ".join(splits) if len(splits) <= 3 else f"{splits[0]} to {splits[-1]} ({len(splits)})"
-    return f"{shown}: {_settings(group[0])}"
+    return ", ".join(splits) if len(splits) <= 3 else f"{splits[0]} to {splits[-1]} ({len(splits)})"
 
 
 def _split(candidate: Candidate) -> str:
     return f"{candidate.recipe.micro_batch} x {candidate.recipe.accumulation}"
 
 
-def _settings(candidate: Candidate) -> str:
-    return candidate.recipe.describe().partition(", ")[2] or "plain"
+def _settings(candidate: Candidate, shared: Sequence[Technique]) -> str:
+    return settings_words([technique for technique in settings_of(candidate.recipe) if technique not in shared])
