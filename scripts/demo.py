@@ -75,7 +75,8 @@ def gather_text() -> tuple[int, int]:
 
 def train(folder: Path, interrupt_after: int | None = None) -> tuple[int, int]:
     """`brim train` into a folder; see `brim`."""
-    return brim("train", str(CONFIG), "--data.paths", str(TEXT), "--out", str(folder), watch=folder, at=interrupt_after)
+    words = ("--data.paths", str(TEXT), "--data.store", str(OUT / "tokens"), "--out", str(folder))
+    return brim("train", str(CONFIG), *words, watch=folder, at=interrupt_after)
 
 
 def brim(*words: str, watch: Path | None = None, at: int | None = None) -> tuple[int, int]:
@@ -132,11 +133,8 @@ def tell_plan(plan: dict[str, Any]) -> None:
     )
     require(plain is not None, "the default settings should not fit the budget")
     assert plain is not None
-    tell(f"fastest settings: {mib(plain['peak_bytes'])} compiled; budget {mib(budget)}: rejected, {plain['reason']}")
-    tell(
-        f"chosen: micro-batch {chosen['micro_batch']} x {chosen['accumulation']}, {chosen['techniques']}: "
-        f"{mib(chosen['peak_bytes'])}"
-    )
+    tell(f"fastest settings, the whole batch at once: rejected. {plain['reason']} (budget {mib(budget)})")
+    tell(f"chosen: {chosen['micro_batch']} x {chosen['accumulation']}, {mib(chosen['peak_bytes'])}. {chosen['reason']}")
     require(chosen["peak_bytes"] <= budget, "the chosen plan exceeds the budget")
 
 

@@ -200,7 +200,7 @@ def _introduction(session: Session, state: State) -> str:
     lines = [
         f"{format_count(parameters)} parameters, {format_count(corpus.train.tokens)} training tokens "
         f"({epoch} windows an epoch), {format_count(corpus.held_out.tokens)} held out",
-        f"plan: {plan.recipe.describe()}; {format_bytes(plan.chosen.peak_bytes)} of {format_bytes(plan.budget_bytes)}"
+        f"plan: {plan.recipe.describe()}; {format_bytes(plan.chosen.peak_bytes or 0)} of {format_bytes(plan.budget_bytes)}"
         + (f"; about {format_seconds(plan.run_seconds)} (predicted)" if plan.run_seconds else ""),
     ]
     return "\n".join(lines)

@@ -69,6 +69,7 @@ class Accumulation:
     def needs(self, program: Program, device: Device) -> str | None:
         """Nothing; that dependent rows keep their micro-batch is the planner's care, not a hindrance."""
         del program, device
+        return None
 
     def describe(self) -> str:
         """Such as `x4`."""

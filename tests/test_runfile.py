@@ -1,0 +1,96 @@
+"""Run files: the shipped ones load and plan-ready, overrides act, and what would be misunderstood is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from brim.errors import SettingsError
+from brim.models import parameter_count
+from brim.runfile import KEEPS_THE_STATE, RunFile, RunSettings
+from brim.settings import keys_of
+from brim.supervisor.setup import build_program, with_known_vocabulary
+from brim.tree import tree_size
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+NAMES = ["demo", "gpt2-1.5b", "gpt2-124m", *(f"llama-{size}b" for size in (1, 3, 7, 13, 30, 70)), "shakespeare-cpu"]
+PARAMETERS = {"gpt2-124m": 124e6, "gpt2-1.5b": 1.56e9, "llama-7b": 6.74e9, "llama-13b": 13.0e9, "llama-30b": 32.5e9}
+
+
+def test_the_shipped_run_files_are_those_that_are_promised() -> None:
+    assert sorted(path.stem for path in CONFIGS.glob("*.toml")) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_run_file_builds_a_program_and_says_what_it_is_for(name: str) -> None:
+    path = CONFIGS / f"{name}.toml"
+    text = path.read_text()
+    assert text.startswith("# What it is for: ")
+    assert "# Command: " in text
+    vocabulary = ["--model.vocabulary", "65"] if name == "shakespeare-cpu" else []
+    run = with_known_vocabulary(RunFile.load(path, vocabulary))
+    trainable, _, _ = build_program(run).part_specs()
+    count = tree_size(trainable)
+    assert count == parameter_count(run.settings.model.resolved())
+    assert count == pytest.approx(PARAMETERS.get(name, count), rel=0.005)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resolved_run_file_reads_back_equal(name: str) -> None:
+    run = RunFile.load(CONFIGS / f"{name}.toml", ["--model.vocabulary", "60000", "--data.vocabulary", "50000"])
+    assert RunFile.from_tables(tomllib.loads(run.to_toml())) == run
+
+
+def test_techniques_in_the_file_are_fixed_and_checked(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[techniques.rematerialization]\npolicy = "full"\n')
+    run = RunFile.load(path, ["--techniques.chunked_loss.tokens", "64"])
+    assert {technique.name for technique in run.techniques} == {"rematerialization", "chunked_loss"}
+    assert RunFile.from_tables(tomllib.loads(run.to_toml())) == run
+    for words, said in (
+        (["--techniques.rematerialisation.policy", "full"], "rematerialization"),
+        (["--techniques.rematerialization.polcy", "full"], "policy"),
+        (["--techniques.rematerialization.policy", "ful"], "full"),
+        (["--techniques", "full"], "tables"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            RunFile.load(path, words)
+
+
+def test_paths_of_the_file_and_of_overrides_are_taken_from_where_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\npaths = ["texts"]\n')
+    monkeypatch.chdir(tmp_path / "here")
+    assert RunFile.load(path).settings.data.paths == (str(tmp_path / "texts"),)
+    changed = RunFile.load(path, ["--data.paths", "a, b c"]).settings.data.paths
+    assert changed == (str(tmp_path / "here" / "a"), str(tmp_path / "here" / "b c"))
+
+
+def test_sc_s1_a_warmup_longer_than_the_run_names_both(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[schedule]\nwarmup = 200\n[train]\nupdates = 100\n")
+    with pytest.raises(SettingsError, match="200 updates, longer than the 100 updates"):
+        RunFile.load(path)
+
+
+def test_a_micro_batch_that_does_not_divide_is_told_what_does(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[train]\nglobal_batch = 12\nmicro_batch = 5\n")
+    with pytest.raises(SettingsError) as error:
+        RunFile.load(path)
+    assert "1, 2, 3, 4, 6, 12" in error.value.hint
+
+
+def test_changes_name_their_keys() -> None:
+    old = RunFile.from_tables({"model": {"layers": 2}})
+    new = RunFile.from_tables({"model": {"layers": 3}, "techniques": {"chunked_loss": {"tokens": 8}}})
+    assert old.changes(new) == {"model.layers": (2, 3), "techniques.chunked_loss": (None, {"tokens": 8})}
+
+
+def test_keys_that_may_change_on_resume_exist() -> None:
+    assert set(keys_of(RunSettings)) >= KEEPS_THE_STATE
