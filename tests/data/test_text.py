@@ -68,7 +68,7 @@ def test_da_s2_offsets_count_from_the_start_of_the_file(
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (gzip.compress(b"text"), "gzip"),
+        (gzip.compress(b"text", mtime=0), "gzip"),
         ("hello".encode("utf-16"), "UTF-16"),
         (b"\xfe\xff" + "hello".encode("utf-16-be"), "UTF-16"),
         ("hello".encode("utf-32"), "UTF-32"),

@@ -196,14 +196,13 @@ def _saving(session: Session) -> Any:
 
 def _introduction(session: Session, state: State) -> str:
     parameters, corpus, plan = tree_size(state.trainable), session.corpus, session.plan
-    epoch = session.batches.steps_per_epoch
-    lines = [
+    peak, budget = format_bytes(plan.chosen.peak_bytes or 0), format_bytes(plan.budget_bytes)
+    length = f"; about {format_seconds(plan.run_seconds)} (predicted)" if plan.run_seconds else ""
+    return (
         f"{format_count(parameters)} parameters, {format_count(corpus.train.tokens)} training tokens "
-        f"({epoch} windows an epoch), {format_count(corpus.held_out.tokens)} held out",
-        f"plan: {plan.recipe.describe()}; {format_bytes(plan.chosen.peak_bytes or 0)} of {format_bytes(plan.budget_bytes)}"
-        + (f"; about {format_seconds(plan.run_seconds)} (predicted)" if plan.run_seconds else ""),
-    ]
-    return "\n".join(lines)
+        f"({session.batches.steps_per_epoch} windows an epoch), {format_count(corpus.held_out.tokens)} held out\n"
+        f"plan: {plan.recipe.describe()}; {peak} of {budget}{length}"
+    )
 
 
 def _refuse_changed_meaning(saved: RunFile, run: RunFile) -> None:
