@@ -42,7 +42,7 @@ def cases(draw: st.DrawFn) -> Case:
         for rows in (16, 8, 4, 2, 1):
             several = rows < GLOBAL_BATCH
             bound = Bound(arguments, sums * several, int(told * per_row * rows))
-            peak = bound.exact + base + per_row * rows
+            peak = bound.standing + base + per_row * rows
             option = Option(family, rows, bound)
             numbered.append(((slowness + GLOBAL_BATCH // rows, len(numbered)), option, peak))
     numbered.sort(key=lambda entry: entry[0])

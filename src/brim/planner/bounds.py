@@ -1,13 +1,13 @@
 """The least a recipe needs, by formula: what spares a compile that could only end over the budget.
 
-    exact      the state and the whole batch of an update, from their specs, and 4 bytes per trainable parameter for
-               gradient sums when an update has several micro-batches. They are alive at the same time: no compiler can
-               do with less.
-    formula    what the techniques say their settings leave alive at the peak. Only `SAFETY` of it counts, because a
-               compiler may be cleverer than a formula.
+    arguments   the state and the whole batch of an update, to the byte, from their specs. No compiler needs less.
+    gradients   4 bytes per trainable parameter for gradient sums, when an update has several micro-batches; less if the
+                loss does not use every parameter
+    formula     what the techniques say their settings leave alive at the peak
 
-A bound must never throw away what would have fit. Where a compiled program needs less than its bound said, the search
-stops trusting formulas (see search.py).
+All three are alive at the same time. Of the latter two only `SAFETY` counts, because a bound must never throw away what
+would have fit. Where a compiled program needs less than its bound said all the same, the search stops trusting anything
+but the arguments (see selection.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bound:
 
     Attributes:
         arguments: state and batch, to the byte.
-        gradients: sums of several micro-batches; 0 when there is one.
+        gradients: sums over several micro-batches; 0 when there is one.
         formula: what the techniques predict.
     """
 
@@ -41,14 +41,14 @@ class Bound:
     formula: int
 
     @property
-    def exact(self) -> int:
-        """The part that no compiler can avoid."""
+    def standing(self) -> int:
+        """What does not grow with the micro-batch."""
         return self.arguments + self.gradients
 
     @property
     def least(self) -> int:
         """The safe lower bound."""
-        return self.exact + int(SAFETY * self.formula)
+        return self.arguments + int(SAFETY * (self.gradients + self.formula))
 
 
 class Bounds:

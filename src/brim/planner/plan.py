@@ -120,6 +120,7 @@ class Plan:
         return Group(
             Text(self._headline()),
             table.compared(shown, shared, self.budget_bytes, self.unit),
+            *(Text(f"note: {note}") for candidate in shown[:1] for note in candidate.notes),
             table.rejected(self.candidates, shared, self.budget_bytes),
         )
 

@@ -170,17 +170,17 @@ class Selection:
         option = self._options[number]
         known = sorted(
             (
-                (self._options[other].micro_batch, self._beyond_exact(other))
+                (self._options[other].micro_batch, self._beyond_standing(other))
                 for other in self._compiled_of(option.family)
             ),
             key=lambda point: abs(point[0] - option.micro_batch),
         )[:2]
         if not known:
-            return option.bound.exact + self._formula_ratio() * option.bound.formula
-        return option.bound.exact + _through(known, option.micro_batch)
+            return option.bound.standing + self._formula_ratio() * option.bound.formula
+        return option.bound.standing + _through(known, option.micro_batch)
 
-    def _beyond_exact(self, number: int) -> float:
-        return self._peak(number) - self._options[number].bound.exact
+    def _beyond_standing(self, number: int) -> float:
+        return self._peak(number) - self._options[number].bound.standing
 
     def _peak(self, number: int) -> int:
         peak = self.peaks[number]
@@ -190,7 +190,7 @@ class Selection:
     def _formula_ratio(self) -> float:
         """How much more compiled programs need than formulas say, by those compiled so far."""
         ratios = [
-            self._beyond_exact(number) / self._options[number].bound.formula
+            self._beyond_standing(number) / self._options[number].bound.formula
             for number, peak in self.peaks.items()
             if peak is not None and self._options[number].bound.formula
         ]
