@@ -64,7 +64,7 @@ def main() -> int:
 def gather_text() -> tuple[int, int]:
     """Copy the standard library's Python files, without tests and packages; returns their number and bytes."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    left_out = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
+    left_out = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "encodings", "__pycache__"}
     files = [path for path in sorted(library.rglob("*.py")) if not left_out & set(path.relative_to(library).parts)]
     for path in files:
         target = TEXT / path.relative_to(library)
