@@ -17,7 +17,7 @@ def doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     command = [sys.executable, "-m", "brim", "doctor", *arguments]
     environment = kept | variables
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
 def test_it_survives_a_flag_that_kills_jax_and_names_it():

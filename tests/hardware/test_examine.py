@@ -63,6 +63,8 @@ def test_a_child_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(examine, "_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(examine, "_START_JAX", "import time; time.sleep(60)")
     assert start_jax((), HERE).complaint == "no answer in 0.5 s"
+    monkeypatch.setattr(examine, "_READ_FLAGS", "import time; time.sleep(60)")
+    assert refused_flags((GOOD,), HERE) == {GOOD: "jaxlib gave no answer in 0.5 s with it"}
 
 
 def test_the_machine_is_examined_under_a_flag_that_kills():
