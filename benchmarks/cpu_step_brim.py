@@ -110,8 +110,9 @@ class Contender:
         return 2 * rows * inner * columns / seconds
 
     def facts(self) -> dict[str, Any]:
-        """Recipe and what techniques had to say."""
-        return {"recipe": self.step.recipe.describe(), "notes": self.step.notes}
+        """Recipe, what techniques had to say, and how long compiling took."""
+        seconds = self.step.compile_seconds["window"]
+        return {"recipe": self.step.recipe.describe(), "notes": self.step.notes, "compile_seconds": seconds}
 
 
 def main() -> None:

@@ -9,22 +9,22 @@ WHAT IT DOES. `ops.attention` has one meaning, that of the reference, and three 
 `auto` takes the first that can do what is asked. A kernel asked for by name that cannot do it is replaced by the next
 one that can, never silently: `context.say` hears which kernel runs, why, and what it costs.
 
-BYTES, of what a layer keeps for its backward pass beside queries, keys, values and result, for B rows of T positions
-and H query heads:
-    reference            8 B H T^2 in fp32: exponentials and probabilities
-    blockwise, cudnn     4 B H T: one fp32 number per query
-A layer that is computed again keeps nothing of this and has it alive once, while it is being differentiated. cuDNN
-takes documents only as a dense bias, c B T^2 for c bytes per element, and its backward pass makes a gradient for it,
-as large again. `choose` returns the bias's bytes and they are said. Rows that are one document need none.
+BYTES, of what a layer keeps for its backward pass beside queries, keys, values and result, for B rows of T positions,
+H query heads, c bytes per element of the compute dtype:
+    reference            (4 + c) B H T^2    exponentials in fp32, and probabilities
+    blockwise, cudnn     4 B H T            one fp32 number per query
+A layer that is computed again keeps nothing of this, and has it alive once, while it is being differentiated. cuDNN
+takes documents only as a dense bias of c B T^2 bytes, and its backward pass makes a gradient for it, as large again:
+that is said, with the bytes. Rows that are one document each need no bias.
 
-TIME. On a GPU, cuDNN is the fastest by far where it works, because no score ever leaves the chip. On a CPU, blockwise
-does 5/8 of the work under a causal mask (four blocks) with fewer passes over memory.
+TIME. On a GPU, cuDNN is the fastest where it works, because scores never leave the chip. On a CPU, blockwise does 5/8
+of the work under a causal mask (four blocks) with fewer passes over memory.
 
 WHEN IT HARMS. Not in the result: sums in another order. Padded positions (document 0) give exactly 0 with zero
-gradient in all three. cuDNN leaves out documents' savings too: it computes what the bias then hides. Dropout on
-probabilities falls back to the reference, T^2 bytes and all; dropout elsewhere does not. The limits below are those
-that JAX checks before it calls cuDNN. On a Hopper card it would take heads up to 256 wide, but only when it sees the
-card: a plan made elsewhere could then not be compiled, so brim keeps to 128 everywhere.
+gradient in all three. Packed documents save no work in any. Dropout on probabilities falls back to the reference, T^2
+bytes and all; dropout elsewhere does not. The limits below are those that JAX checks before it calls cuDNN. On a
+Hopper card it would take heads up to 256 wide, but only when it sees the card: a plan made elsewhere could then not be
+compiled, so brim keeps to 128 everywhere.
 
 SOURCES. Dao et al., FlashAttention, 2022 (arXiv:2205.14135); Dao, FlashAttention-2, 2023 (arXiv:2307.08691); NVIDIA,
 cuDNN developer guide, fused flash attention; JAX, `jax/_src/cudnn/fused_attention_stablehlo.py` (the limits).
@@ -63,7 +63,8 @@ class Choice:
     bias_bytes: int = 0
 
     def __str__(self) -> str:
-        bias = f"; the mask of documents is a dense bias of {format_bytes(self.bias_bytes)}" if self.bias_bytes else ""
+        size = format_bytes(self.bias_bytes)
+        bias = f"; documents become a dense bias of {size}, and its gradient is as large" if self.bias_bytes else ""
         return f"attention runs on the {self.kernel} kernel: {self.reason}{bias}"
 
 

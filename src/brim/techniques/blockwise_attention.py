@@ -6,7 +6,7 @@ scores again, block by block, and with that logarithm gets the same probabilitie
 Under a causal mask a block looks only at keys up to its own end, so the upper triangle is mostly never computed.
 
 BYTES, for B rows, H query heads, T positions, blocks of t, with T^2 probabilities per row and head in the reference:
-    reference    8 B H T^2 kept for each layer (the exponentials and the probabilities, fp32)
+    reference    8 B H T^2 kept for each layer: exponentials and probabilities, in fp32
     blockwise    4 B H T kept for each layer; while it works, about 12 R H t T for R rows at a time
 R is 1 with `row_by_row`, else B.
 
@@ -127,7 +127,7 @@ def _forward(plan: _Plan, query: Array, key: Array, value: Array, documents: Arr
 def _backward(plan: _Plan, kept: Any, gradient: Array) -> tuple[Array, Array, Array, None]:
     # Without the barrier XLA sees that the scores are those of the forward pass, and on a GPU keeps them after all.
     query, key, value, documents, mixed, log_total, gradient = jax.lax.optimization_barrier((*kept, gradient))
-    correction = (gradient.astype(jnp.float32) * mixed).sum(axis=-1)
+    correction = (gradient.astype(jnp.float32) * mixed.astype(jnp.float32)).sum(axis=-1)
     gradients = plan.over_rows(_gradients, query, key, value, documents, log_total, correction, gradient)
     return *gradients, None
 
