@@ -123,6 +123,11 @@ def test_a_formula_that_was_wrong_is_not_trusted_any_more() -> None:
     assert selection.fitting() == [0, 1]
 
 
+def test_formulas_that_pruned_everything_wrongly_are_found_out() -> None:
+    options = [Option("a", 2, Bound(10, 0, 400)), Option("a", 1, Bound(10, 0, 200))]
+    assert Case(options, [70, 40]).select(80).fitting() == [0, 1]
+
+
 @pytest.mark.parametrize(("half_peak", "chosen"), [(50, [1]), (101, [])])
 def test_the_whole_batch_at_once_needs_no_gradient_sums(half_peak: int, chosen: list[int]) -> None:
     whole, half = Option("a", 2, Bound(10, 0, 0)), Option("a", 1, Bound(10, 30, 0))

@@ -166,15 +166,15 @@ def decide(
     """Compile what must be known of some prospects to choose among them under one budget; arguments as `survey`."""
     start = time.perf_counter()
     require(budget_bytes > 0, "budget_bytes", budget_bytes, "more than 0 bytes")
-    search = _Search(program, device, budget_bytes, prospects, compile_recipe, progress or _unheard)
-    selection = Selection([prospect.option for prospect in prospects], budget_bytes, search.compile, max_compiles)
-    search.announce(selection)
+    compiler = _Compiler(program, device, budget_bytes, prospects, compile_recipe, progress or _unheard)
+    selection = Selection([prospect.option for prospect in prospects], budget_bytes, compiler.compile, max_compiles)
+    compiler.announce(selection)
     selection.run()
     return Plan(
         device=device,
         budget_bytes=budget_bytes,
         global_batch=prospects[0].recipe.global_batch,
-        candidates=verdicts(prospects, selection, search.compiled, search.failed, budget_bytes),
+        candidates=verdicts(prospects, selection, compiler.compiled, compiler.failed, budget_bytes),
         versions=versions(device),
         seconds=time.perf_counter() - start,
         compiles=len(selection.peaks),
@@ -183,7 +183,7 @@ def decide(
 
 
 @dataclass
-class _Search:
+class _Compiler:
     """Compiles what the selection asks for, keeps what was learnt, and tells."""
 
     program: Program

@@ -76,11 +76,15 @@ class Selection:
 
     def run(self) -> None:
         """Compile until the choice and its runners-up are known; when nothing fits, until that is known."""
-        while (number := self._next()) is not None:
-            self._compile(number)
+        self._prove()
         if not self.fitting():
             for number in self._smallest():
                 self._compile(number)
+            self._prove()  # what was compiled may have shown that formulas are not to be trusted
+
+    def _prove(self) -> None:
+        while (number := self._next()) is not None:
+            self._compile(number)
 
     def _smallest(self) -> list[int]:
         """What to compile when nothing fits: what is undecided, or anything if nothing was compiled, at its smallest.
