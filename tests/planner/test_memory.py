@@ -65,6 +65,8 @@ def test_unused_arrays_count_because_they_are_on_the_device() -> None:
 
     row = {"x": jax.ShapeDtypeStruct((), jnp.float32), "unused": jax.ShapeDtypeStruct((1000,), jnp.float32)}
     program = Program(lambda key: (jnp.ones(()), jnp.ones(500), ()), loss, optax.sgd(0.1), row)
-    owners = compile_window(program, Recipe.of(4, compiler_options=QUICK), CPU).memory.owners
-    assert owners["batch"] == 4 * 4 * 1001
-    assert owners["parameters"] == 4 + 4 * 500  # frozen ones too
+    memory = compile_window(program, Recipe.of(4, compiler_options=QUICK), CPU).memory
+    batch, parameters = 4 * 4 * 1001, 4 + 4 * 500  # frozen ones too
+    assert (memory.owners["batch"], memory.owners["parameters"]) == (batch, parameters)
+    assert memory.arguments > batch + parameters  # as compiled; with the key and counters
+    assert memory.owners["counters and metrics"] > 0
