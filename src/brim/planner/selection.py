@@ -4,15 +4,16 @@ Options stand in the order of predicted speed. The first that fits is the choice
 is known not to fit. Three things decide an option without compiling it:
 
     its lower bound is over the budget
-    a smaller micro-batch of its family (the same setting of every technique) was compiled and is over the budget: more
-    rows need more. One micro-batch per update holds no gradient sums, though, so it may need less than several; it is
-    ruled out only by one that is over even without its sums and, to be safe, without one more gradient
+    a smaller micro-batch of its family (the same setting of every technique) was compiled, and with what more rows add
+    by formula (of which only a part counts, as in a bound) it is over the budget. One micro-batch per update holds no
+    gradient sums, though, so it may need less than several: those sums and, to be safe, one more gradient are taken off
     it stands behind the choice and two runners-up
 
 Expectations (from what was compiled of a family, else from formulas) say what to compile first, never how it ends: when
 the fastest undecided option is expected not to fit, the smallest of its family that is expected not to fit is compiled
-instead, because it rules out most. If a compiled program ever needs less than its bound said, formulas are not trusted
-any more, and from then on only the bytes of state and batch prune.
+instead, because it rules out most. What only formulas expect to fit closely counts as not fitting. If a compiled
+program ever needs less than was said, formulas are not trusted any more, and from then on only the bytes of state and
+batch prune.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import statistics
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from brim.planner.bounds import Bound
+from brim.planner.bounds import SAFETY, Bound
 
 RUNNERS_UP = 2
 MAX_COMPILES = 40
@@ -30,6 +31,9 @@ MAX_COMPILES_FOR_RUNNERS_UP = 4
 EXPECTED_RATIO = 2.0
 """How much more a compiled program is expected to need than formulas say, before any was compiled. Too high a guess
 costs less than too low a one: it leads to a smaller program, which may turn out as a runner-up."""
+
+CLOSE_SHARE = 0.9
+"""Of the budget: what formulas expect above it may well not fit."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,13 @@ class Selection:
         return self.least_bytes(number) > self._budget
 
     def ruled_out_by(self, number: int) -> int | None:
-        """The compiled option over the budget that has the same settings and fewer rows, or None."""
-        option = self._options[number]
-        for other in self._compiled_of(option.family):
-            smaller = self._options[other]
-            sums = smaller.bound.gradients - option.bound.gradients
-            if smaller.micro_batch < option.micro_batch and self._peak(other) - 2 * sums > self._budget:
-                return other
-        return None
+        """The compiled option with the same settings and fewer rows by which this one is over the budget, or None."""
+        return next((other for other in self._smaller(number) if self._least_after(other, number) > self._budget), None)
+
+    def growth_bytes(self, smaller: int, larger: int) -> int:
+        """What more rows of the same settings add at least, by formula; 0 once formulas are not trusted."""
+        more = self._options[larger].bound.formula - self._options[smaller].bound.formula
+        return int(SAFETY * more) if self.trusts_formulas else 0
 
     @property
     def exhausted(self) -> bool:
@@ -151,18 +154,29 @@ class Selection:
         """What to compile so as to decide on an option: itself, or a smaller one that would rule it out."""
         option = self._options[first]
         family = [number for number in self._undecided() if self._options[number].family == option.family]
+        limit = self._budget if self._compiled_of(option.family) else CLOSE_SHARE * self._budget
         too_large = [
             number
             for number in family
-            if self._options[number].micro_batch <= option.micro_batch and self._expected(number) > self._budget
+            if self._options[number].micro_batch <= option.micro_batch and self._expected(number) > limit
         ]
         return min(too_large, key=lambda number: self._options[number].micro_batch, default=first)
 
     def _compile(self, number: int) -> None:
         peak = self._compile_option(number)
+        least = max([self.least_bytes(number), *(self._least_after(other, number) for other in self._smaller(number))])
         self.peaks[number] = peak
-        if peak is not None and peak < self._options[number].bound.least:
+        if peak is not None and peak < least:
             self.trusts_formulas = False
+
+    def _smaller(self, number: int) -> list[int]:
+        option = self._options[number]
+        return [n for n in self._compiled_of(option.family) if self._options[n].micro_batch < option.micro_batch]
+
+    def _least_after(self, smaller: int, larger: int) -> int:
+        """The least that an option needs, by a compiled one with fewer rows."""
+        sums = self._options[smaller].bound.gradients - self._options[larger].bound.gradients
+        return self._peak(smaller) - 2 * sums + self.growth_bytes(smaller, larger)
 
     def _compiled_of(self, family: Hashable) -> list[int]:
         return [

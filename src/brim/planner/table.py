@@ -6,7 +6,7 @@ never cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from rich import box
 from rich.table import Table
@@ -86,16 +86,17 @@ def _rows(
 
 def _grouped(candidates: Sequence[Candidate]) -> list[tuple[list[int], list[Candidate]]]:
     """Rejected candidates with their places in the order of speed; those alike together, at the first one's place."""
-    groups: dict[tuple[tuple[Technique, ...], str, int], list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for place, candidate in enumerate(candidates, start=1):
+        reason = "" if candidate.outcome in ("pruned", "slower") else candidate.reason  # ranges stand for those two
+        alike = candidate.recipe.micro_batch if candidate.outcome in ("over", "failed") else reason
         if not candidate.fits:
-            alone = place if candidate.outcome not in ("pruned", "ruled out", "slower") else 0
-            groups.setdefault((settings_of(candidate.recipe), candidate.outcome, alone), []).append(place)
+            groups.setdefault((settings_of(candidate.recipe), candidate.outcome, alike), []).append(place)
     return [(places, [candidates[place - 1] for place in places]) for places in groups.values()]
 
 
 def _why(group: Sequence[Candidate], candidates: Sequence[Candidate], budget_bytes: int) -> str:
-    if len(group) == 1 or group[0].outcome == "ruled out":
+    if group[0].outcome not in ("pruned", "slower") or len(group) == 1:
         return group[0].reason
     if group[0].outcome == "pruned":
         least = min(candidate.least_bytes for candidate in group)

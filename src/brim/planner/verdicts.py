@@ -87,16 +87,19 @@ class _Judge:
             least = self.selection.least_bytes(number)
             return "pruned", f"by formula: needs at least {format_bytes(least)}, {against(least, self.budget_bytes)}"
         if (smaller := self.selection.ruled_out_by(number)) is not None:
-            recipe, peak = self.prospects[smaller].recipe, self.compiled[smaller].memory.peak_bytes
-            split = f"{recipe.micro_batch} x {recipe.accumulation}"
-            return (
-                "ruled out",
-                f"not compiled: {split} with these settings is {against(peak, self.budget_bytes)} already",
-            )
+            return "ruled out", f"not compiled: {self._already(smaller, number)}"
         fitting = self.selection.fitting()
         if fitting and number > fitting[0]:
             return "slower", f"not compiled: predicted {self._slower(number):.1%} slower than the chosen one"
         return "unknown", f"not compiled: the limit of {len(self.selection.peaks)} compiles was reached"
+
+    def _already(self, smaller: int, number: int) -> str:
+        recipe, peak = self.prospects[smaller].recipe, self.compiled[smaller].memory.peak_bytes
+        same = f"{recipe.micro_batch} x {recipe.accumulation} with these settings"
+        if peak > self.budget_bytes:
+            return f"{same} is {against(peak, self.budget_bytes)} already"
+        more = format_bytes(self.selection.growth_bytes(smaller, number))
+        return f"{same} needs {format_bytes(peak)} already, and by formula more rows add at least {more}"
 
     def _why_chosen(self, number: int, peak: int) -> str:
         reason = f"the fastest predicted that fits, {against(peak, self.budget_bytes)}"
