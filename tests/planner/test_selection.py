@@ -97,7 +97,7 @@ def family(name: str, rows: list[int], bounds: list[int]) -> list[Option]:
 
 
 def test_one_compile_rules_out_all_larger_micro_batches() -> None:
-    rows, budget = (32, 16, 8, 4, 2, 1), 60
+    rows, budget = (32, 16, 8, 4, 2, 1), 64
     options = [Option("a", count, Bound(10, 0, 5 * count)) for count in rows]
     selection = Case(options, [10 + 10 * count for count in rows]).select(budget)
     # 32 is pruned. Formulas are expected to say half of the truth, as they do here: 16 and 8 are over, 4 is not.
@@ -108,7 +108,7 @@ def test_one_compile_rules_out_all_larger_micro_batches() -> None:
 
 
 def test_what_fits_closely_and_more_rows_by_formula_rule_out_the_next() -> None:
-    rows, budget = (4, 2, 1), 60
+    rows, budget = (4, 2, 1), 64
     options = [Option("a", count, Bound(10, 0, 20 * count)) for count in rows]
     selection = Case(options, [10 + 20 * count for count in rows]).select(budget)
     assert list(selection.peaks) == [1, 2]  # 4 rows need at least the 50 of 2 rows, and half of 40 for 2 more
@@ -118,7 +118,7 @@ def test_what_fits_closely_and_more_rows_by_formula_rule_out_the_next() -> None:
 
 def test_growth_that_formulas_overstated_is_not_trusted_any_more() -> None:
     options = [Option("a", count, Bound(10, 0, 20 * count)) for count in (3, 2, 1)]
-    selection = Case(options, [45, 44, 40]).select(60)
+    selection = Case(options, [45, 44, 40]).select(64)
     assert list(selection.peaks) == [1, 0, 2]  # 3 rows should have needed at least the 44 of 2 and 10, and took 45
     assert not selection.trusts_formulas and selection.growth_bytes(1, 0) == 0
     assert selection.fitting() == [0, 1, 2]

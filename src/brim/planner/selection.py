@@ -32,7 +32,7 @@ EXPECTED_RATIO = 2.0
 """How much more a compiled program is expected to need than formulas say, before any was compiled. Too high a guess
 costs less than too low a one: it leads to a smaller program, which may turn out as a runner-up."""
 
-CLOSE_SHARE = 0.9
+CLOSE_SHARE = 0.8
 """Of the budget: what formulas expect above it may well not fit."""
 
 
