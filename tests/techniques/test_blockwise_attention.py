@@ -173,5 +173,5 @@ def test_strict_promotion_changes_nothing() -> None:
         assert str(jax.make_jaxpr(run)(*arrays)) == relaxed
 
 
-def test_chosen_block_is_a_quarter_of_the_row_within_limits() -> None:
-    assert [chosen_block(n) for n in (8, 256, 1000, 1024, 2048, 65536)] == [64, 64, 250, 256, 512, 512]
+def test_chosen_block_is_an_eighth_of_the_row_within_limits() -> None:
+    assert [chosen_block(n) for n in (8, 256, 1000, 1024, 2048, 65536)] == [64, 64, 125, 128, 256, 512]
