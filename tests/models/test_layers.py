@@ -169,10 +169,10 @@ def test_elementwise_parts_keep_only_their_inputs(family: str, make_shape: Calla
     shape = make_shape(family=family)
     specs = jax.eval_shape(lambda key: Block.create(key, shape), jax.random.key(0))
     block = jax.tree.map(lambda spec: jnp.ones(spec.shape, spec.dtype), specs)
-    x = jnp.ones((2, 12, 24))
+    x = jnp.ones((2, 11, 24))
     _, pull = jax.vjp(lambda mlp, x: mlp(x), block.mlp, x)
-    activations = [leaf for leaf in jax.tree.leaves(pull) if leaf.size == 2 * 12 * shape.hidden]
+    activations = [leaf for leaf in jax.tree.leaves(pull) if leaf.size == 2 * 11 * shape.hidden]
     # The input of GELU, or gate and up of SwiGLU; and the input of the last linear layer.
     assert len(activations) == (3 if shape.gated else 2)
     _, pull = jax.vjp(lambda norm, x: norm(x), block.mlp_norm, x)
-    assert [leaf.shape for leaf in jax.tree.leaves(pull) if leaf.shape[:2] == (2, 12)] == [(2, 12, 24)]
+    assert [leaf.shape for leaf in jax.tree.leaves(pull) if leaf.shape[:2] == (2, 11)] == [(2, 11, 24)]

@@ -99,10 +99,12 @@ class Rematerialization:
         return None
 
     def describe(self) -> str:
-        """Policy, names and unroll factor."""
-        kept = f"keep {'+'.join(self.names)}" if self.policy == "names" else self.policy.replace("_", " ")
-        unrolled = {0: ", unrolled", 1: ""}.get(self.unroll, f", unroll {self.unroll}")
-        return kept + unrolled
+        """Such as `remat full, unrolled`."""
+        kept = f"keeping {'+'.join(self.names)}" if self.policy == "names" else self.policy.replace("_", " ")
+        unrolled = {0: "unrolled", 1: ""}.get(self.unroll, f"unroll {self.unroll}")
+        if self.policy == "none":
+            return unrolled or "no remat"
+        return ", ".join(filter(None, (f"remat {kept}", unrolled)))
 
     def predicted_bytes(self, sizes: Sizes, micro_batch: int, compute_bytes: int) -> int:
         """What all layers keep; see BYTES above."""
