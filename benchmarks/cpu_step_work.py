@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP_NORM = 3e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
-"""AdamW with a constant learning rate, low enough that the loss does not spike: a spike amplifies rounding. decay on matrices and embeddings only; global norm clipped."""
+"""AdamW with a constant learning rate; decay on matrices and embeddings only; global norm clipped.
+
+The rate is low enough that the loss does not spike, because a spike amplifies rounding: with 1e-3 and 50304 entries one
+loss of 24 differed by 0.016 between two frameworks that agreed to 2e-5 before and to 4e-4 after it.
+"""
 
 DISTINCT_BATCHES = 4
 """Batches are used in turn, so that the loss falls quickly and a wrong update would show in it."""
