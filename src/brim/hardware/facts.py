@@ -147,7 +147,7 @@ class Device:
         if self.platform == "cpu":
             return None if feature in _ON_CPU else f"{feature} needs a GPU; this device is a CPU ({self.kind})"
         if self.platform == "tpu":
-            return None if feature in _ON_TPU else f"{self.kind} has no {feature}; its matrix units take bfloat16"
+            return None if feature in _ON_TPU else _why_not_on_tpu(feature, self.kind)
         least, found = _LEAST_CAPABILITY[feature], self.compute_capability
         if found is None:
             return f"the compute capability of {self.kind} is not known; {feature} needs {_dotted(least)}"
@@ -182,6 +182,12 @@ class Device:
         if self.platform == "tpu" and self.tpu_topology is not None:
             return {"platform": "tpu", "topology_name": self.tpu_topology}
         return {"platform": "cuda", "target_config": self.target_config(), "topology": "1x1x1"}
+
+
+def _why_not_on_tpu(feature: str, kind: str) -> str:
+    if feature == "cudnn_attention":
+        return f"{feature} needs a GPU; this device is a TPU ({kind})"
+    return f"the matrix units of {kind} take bfloat16, not {feature}"
 
 
 def _dotted(capability: tuple[int, int]) -> str:

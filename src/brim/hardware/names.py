@@ -71,7 +71,7 @@ def reading_of(name: str) -> str | None:
     >>> reading_of("h100")
     'h100 read as h100-sxm (NVIDIA H100 80GB HBM3, 80 GB)'
     """
-    if _is_path(name) or not (reading := _read(name)).family:
+    if is_path(name) or not (reading := _read(name)).family:
         return None
     found = shipped()[reading.name]
     return f"{name} read as {reading.name} ({found.kind}, {(found.nominal_bytes or found.memory_bytes) // _GIB} GB)"
@@ -84,7 +84,7 @@ def find(name_or_path: str) -> Device:
         DeviceError: if no table has that name; names the nearest one.
         SettingsError: if it is a path, and the file is missing or wrong; names the key.
     """
-    if not _is_path(name_or_path):
+    if not is_path(name_or_path):
         return named(name_or_path)
     name, described = own(Path(name_or_path).expanduser())
     return described.device(name)
@@ -93,6 +93,11 @@ def find(name_or_path: str) -> Device:
 def same_name(one: str, other: str) -> bool:
     """Whether two spellings name one device."""
     return _words(one) == _words(other)
+
+
+def is_path(text: str) -> bool:
+    """Whether `find` takes a text for the path of a file."""
+    return text.endswith(".toml") or "/" in text or "\\" in text
 
 
 def _read(name: str) -> Reading:
@@ -123,7 +128,3 @@ def _known() -> Mapping[tuple[str, ...], Reading]:
 
 def _words(name: str) -> tuple[str, ...]:
     return tuple(sorted(word for word in re.findall(r"[a-z]+|[0-9]+", name.lower()) if word not in _BRANDS))
-
-
-def _is_path(text: str) -> bool:
-    return text.endswith(".toml") or "/" in text or "\\" in text

@@ -29,8 +29,8 @@ def plan(
     Args:
         program: what is trained.
         global_batch: rows per update; never changed.
-        device: a `Device`, a name such as `rtx-4090` (which need not be here), or the path of a TOML file that describes
-            one; None: the one that is here.
+        device: a `Device`, a name such as `rtx-4090` (which need not be here), or the path of a TOML file that
+            describes one; None: the one that is here.
         budget: most device bytes a step may use, as a number or text such as `22GiB`; None: what is free.
         fixed: techniques that are given and not searched.
         micro_batch: rows per forward and backward pass, when it is given.
