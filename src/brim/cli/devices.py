@@ -26,7 +26,7 @@ _SUMMARY = (
 _COLUMNS = (
     "device",
     "architecture",
-    "cores",
+    "SMs",
     "memory",
     "usable",
     "GB/s",
@@ -143,8 +143,9 @@ def _print_rich(rows: Sequence[Sequence[str]], notes: Sequence[str]) -> None:
     from rich.table import Table
 
     console = Console()
-    hidden = {"architecture", "SMs", "link"} if console.width < _NARROW else set()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    narrow = console.width < _NARROW
+    hidden = {"architecture", "SMs", "link"} if narrow else set()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0))
     for number, column in enumerate(_COLUMNS):
         if column not in hidden:
             table.add_column(column, justify="left" if number < 2 else "right", no_wrap=True)

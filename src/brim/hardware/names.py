@@ -17,6 +17,7 @@ from brim.hardware.entries import Entry, own, shipped
 from brim.hardware.facts import Device
 
 _BRANDS = {"nvidia", "geforce", "tesla", "quadro", "rtx", "google", "tpu", "gpu", "gb", "gib"}
+_SHORT = re.compile(r"\b(rtx|tpu)-")
 _GIB = 2**30
 
 
@@ -103,11 +104,14 @@ def is_path(text: str) -> bool:
 def _read(name: str) -> Reading:
     reading = _known().get(_words(name))
     if reading is None:
-        typed = name.strip().lower()
-        close = nearest(typed, [*names(), *(family for found in shipped().values() for family in found.stands_for)])
+        close = nearest(name.strip(), [*_SHORT.sub("", " ".join(names())).split(), *names(), *_families()])
         hint = f"did you mean `{close}`?" if close else "`brim devices` lists those that brim knows"
         raise DeviceError(f"no device called `{name}`", hint=hint)
     return reading
+
+
+def _families() -> list[str]:
+    return [family for found in shipped().values() for family in found.stands_for]
 
 
 @functools.cache
