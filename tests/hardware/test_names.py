@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from brim.errors import DeviceError
 from brim.hardware.entries import shipped
@@ -119,3 +123,14 @@ def test_no_name_means_two_devices():
         for word in (name, *found.aliases, *found.stands_for):
             assert named(word).name == name
             assert spelled.setdefault(word, name) == name
+
+
+@given(st.sampled_from(names()), st.data())
+def test_case_separators_brands_and_order_never_matter(name, data):
+    words = [*re.findall(r"[a-z]+|\d+", name), data.draw(st.sampled_from(["", "NVIDIA", "GeForce", "Tesla", "TPU"]))]
+    typed = "".join(
+        data.draw(st.sampled_from([word.lower(), word.upper(), word.title()]))
+        + data.draw(st.sampled_from([" ", "-", "_", ".", "  "]))
+        for word in data.draw(st.permutations(words))
+    )
+    assert named(typed).name == name
