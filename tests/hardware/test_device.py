@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from brim.errors import DeviceError
 from brim.hardware import device, host, nvidia, probe
-from brim.hardware.device import Device, PeakFlops, named, names
+from brim.hardware.device import Device, PeakFlops, named
+from brim.hardware.facts import FEATURES
 
 # The H100's own description, as XLA wrote it on a machine that had one; its memory there was 47 MiB less than in XLA's
-# table of GPUs, which devices.toml follows.
+# table of GPUs, which devices/*.toml follows.
 H100_AS_XLA_WRITES_IT = """
 gpu_device_info {
   threads_per_block_limit: 1024
@@ -61,43 +64,6 @@ def test_target_of_the_h100_is_what_xla_itself_writes():
     assert ours == theirs
 
 
-@pytest.mark.parametrize(
-    ("typed", "name"),
-    [
-        ("h100", "h100"),
-        ("H100", "h100"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("a100", "a100-80"),
-        ("A100_80GB", "a100-80"),
-        ("RTX 4090", "rtx-4090"),
-        ("4090", "rtx-4090"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("geforce rtx3060", "rtx-3060"),
-    ],
-)
-def test_names_are_forgiving(typed, name):
-    assert named(typed).name == name
-
-
-def test_an_unknown_name_gets_the_nearest_one():
-    with pytest.raises(DeviceError, match="no device called `rtx-4080`") as caught:
-        named("rtx-4080")
-    assert caught.value.hint == "did you mean `rtx-4090`?"
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_table_is_complete_and_plausible(name):
-    found = named(name)
-    assert found.platform == "gpu"
-    assert 0 < found.free_bytes < found.memory_bytes
-    # A card's products need between 20 and 400 FLOP per byte of bandwidth to be worth their time: catches a lost zero.
-    assert 20 < found.peak_flops.of("bfloat16") / found.bandwidth_bytes_per_second < 400
-    # Twice the fused multiply-adds of its CUDA cores; none of these cards' boost clocks is off by a fifth.
-    target = found.target
-    cores = 2 * target.core_count * target.fpus_per_core * target.clock_rate_ghz * 1e9
-    assert found.peak_flops.float32 == pytest.approx(cores, rel=0.2)
-
-
 def test_float32_products_run_as_tf32_and_unlisted_types_as_float32():
     peak = PeakFlops(float32=1.0, tensorfloat32=8.0, bfloat16=16.0, float8=32.0)
     assert peak.of("float32") == 8
@@ -117,6 +83,7 @@ def test_features_follow_the_compute_capability():
     assert [card.can("bfloat16") for card in (turing, ampere, ada)] == [False, True, True]
     assert [card.can("cudnn_attention") for card in (turing, ampere, ada)] == [False, True, True]
     assert [card.can("float8") for card in (turing, ampere, ada)] == [False, False, True]
+    assert [card.can("tensorfloat32") for card in (turing, ampere, ada)] == [False, True, True]
     assert turing.why_not("bfloat16") == "bfloat16 needs compute capability 8.0; Some Card has 7.5"
 
 
@@ -128,7 +95,33 @@ def test_an_unknown_feature_and_an_unknown_target_are_errors():
         a_gpu((8, 0)).target_config()
 
 
-def gpu_here(name: str, total: int = 24 * 2**30, free: int = 20 * 2**30) -> nvidia.Gpu:
+def test_a_tpu_multiplies_in_bfloat16_and_goes_by_its_topology():
+    tpu = named("v6e")
+    assert [feature for feature in FEATURES if tpu.can(feature)] == ["bfloat16"]
+    assert tpu.why_not("float8") == "the matrix units of TPU v6 lite take bfloat16, not float8"
+    assert tpu.why_not("cudnn_attention") == "cudnn_attention needs a GPU; this device is a TPU (TPU v6 lite)"
+    assert tpu.topology() == {"platform": "tpu", "topology_name": "v6e:1x1"}
+    with pytest.raises(DeviceError, match=r"TPU v6 lite is a TPU: .* v6e:1x1") as caught:
+        tpu.target_config()
+    assert "Device.topology()" in caught.value.hint
+
+
+def test_a_gpu_goes_by_its_description_and_a_cpu_by_none():
+    gpu = named("4090")
+    assert gpu.topology() == {"platform": "cuda", "target_config": gpu.target_config(), "topology": "1x1x1"}
+    with pytest.raises(DeviceError, match="Some CPU"):
+        Device("cpu", "cpu", "Some CPU", 10, 9, None, 1.0, PeakFlops(1.0), "measured").topology()
+
+
+def test_usable_memory_is_what_is_free_less_a_share_for_what_no_plan_sees():
+    card = a_gpu((8, 0))
+    gib = 2**30
+    assert replace(card, free_bytes=100 * gib).usable_bytes == 97 * gib
+    assert replace(card, free_bytes=8 * gib).usable_bytes == 8 * gib - 512 * 2**20
+    assert replace(card, platform="cpu", free_bytes=100 * gib).usable_bytes == 90 * gib
+
+
+def gpu_here(name: str, total: int = 23 * 2**30, free: int = 20 * 2**30) -> nvidia.Gpu:
     return nvidia.Gpu("GPU-1", name, "570.1", (8, 9), total, free)
 
 
@@ -150,7 +143,7 @@ def test_a_known_gpu_has_published_speeds_and_the_memory_that_is_free_now(preten
     pretend_gpu("NVIDIA GeForce RTX 4090")
     found = device.detect()
     assert (found.name, found.platform, found.source) == ("rtx-4090", "gpu", "published")
-    assert (found.memory_bytes, found.free_bytes) == (24 * 2**30, 20 * 2**30)
+    assert (found.memory_bytes, found.free_bytes) == (23 * 2**30, 20 * 2**30)
 
 
 def test_an_unknown_gpu_is_measured(pretend_gpu, monkeypatch):
@@ -160,6 +153,23 @@ def test_an_unknown_gpu_is_measured(pretend_gpu, monkeypatch):
     assert (found.name, found.kind, found.source) == ("gpu", "NVIDIA Future 9000", "measured")
     assert found.peak_flops.of("bfloat16") == 2e12
     assert found.bandwidth_bytes_per_second == 3e11
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100-SXM4-40GB MIG 3g.20gb"])
+def test_part_of_a_name_is_not_the_card(name, pretend_gpu, monkeypatch):
+    pretend_gpu(name)
+    monkeypatch.setattr(probe, "measure_gpu", lambda kind: probe.Speeds(1e12, 2e12, 3e11))
+    found = device.detect()
+    assert (found.name, found.kind, found.source, found.target) == ("gpu", name, "measured", None)
+    assert device.here() is None
+
+
+def test_the_name_of_the_gpu_that_is_here_needs_no_measuring(pretend_gpu, monkeypatch):
+    pretend_gpu("NVIDIA GeForce RTX 4090")
+    monkeypatch.delattr(probe, "measure_gpu")
+    assert device.here() == "rtx-4090"
+    monkeypatch.setattr(nvidia, "query", lambda: nvidia.Answer(()))
+    assert device.here() is None
 
 
 def test_a_gpu_that_jax_already_holds_gives_what_jax_has_left(pretend_gpu, monkeypatch):

@@ -1,4 +1,4 @@
-"""Every device of devices.toml is a target that XLA compiles for, on a machine without any GPU."""
+"""Every GPU of devices/*.toml is a target that XLA compiles for, on a machine without any GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from brim.hardware.device import Device, named, names
 
 pytestmark = pytest.mark.plan
 
+GPUS = [name for name in names() if named(name).platform == "gpu"]
+WITH_CUDNN = [name for name in GPUS if named(name).can("cudnn_attention")]
+
 
 def compiled_for(device: Device, function, *specs):
-    topology = topologies.get_topology_desc(platform="cuda", target_config=device.target_config(), topology="1x1x1")
+    topology = topologies.get_topology_desc(**device.topology())
+    assert [found.device_kind for found in topology.devices] == [device.kind]
     sharding = NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
     placed = [jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding) for spec in specs]
     lowered = jax.jit(function).trace(*placed).lower(lowering_platforms=("cuda",))
@@ -30,7 +34,17 @@ def gradient_of_attention(implementation: str):
     return jax.grad(loss, argnums=(0, 1, 2))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", GPUS)
+def test_a_product_and_a_softmax_compile_for_it(name):
+    device = named(name)
+    dtype = jnp.bfloat16 if device.can("bfloat16") else jnp.float16
+    spec = jax.ShapeDtypeStruct((512, 512), dtype)
+    compiled = compiled_for(device, lambda a, b: jax.nn.softmax(a @ b), spec, spec)
+    assert compiled.memory_analysis().argument_size_in_bytes == 2 * 512 * 512 * 2
+    assert compiled.memory_analysis().output_size_in_bytes == 512 * 512 * 2
+
+
+@pytest.mark.parametrize("name", WITH_CUDNN)
 def test_fused_attention_compiles_for_it_and_saves_the_scores(name):
     device = named(name)
     spec = jax.ShapeDtypeStruct((2, 1024, 8, 64), jnp.bfloat16)

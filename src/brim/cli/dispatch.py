@@ -21,6 +21,7 @@ COMMANDS = {
     "resume": ("brim.cli.resume", "go on with a run, bit for bit"),
     "sample": ("brim.cli.sample", "write text with a trained model"),
     "data": ("brim.cli.data", "prepare and look at the tokens of a run"),
+    "devices": ("brim.cli.devices", "list the devices that plans can be made for, and what each can run"),
     "doctor": ("brim.cli.doctor", "say what is installed and what is wrong with it"),
 }
 

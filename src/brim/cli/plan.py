@@ -13,7 +13,7 @@ from rich.console import Console
 
 from brim.cli.arguments import read_with_overrides
 from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
-from brim.hardware.device import detect, named
+from brim.hardware.device import Device, detect, find, reading_of
 from brim.planner import Plan, default_budget, survey
 from brim.quantities import parse_bytes
 from brim.runfile import RunFile
@@ -34,7 +34,8 @@ class Arguments:
     budget: str | None = None
     """Most device memory a step may use, such as 22GiB; otherwise plan.budget of the run file, or what is free."""
     device: str | None = None
-    """A device that need not be here, such as rtx-4090; otherwise the one that is here."""
+    """A device that need not be here, such as rtx-4090 (`brim devices` lists them), or a TOML file that describes one;
+    otherwise the one that is here."""
     price_per_hour: float | None = None
     """Price of the device, to say what the run costs."""
     json: bool = False
@@ -62,7 +63,7 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
     """The plan of a run for the device and budget that the options name."""
     run_file = setup.with_known_vocabulary(run_file)
     setup.enable_compilation_cache()
-    device = detect() if options.device is None else named(options.device)
+    device = detect() if options.device is None else _asked(options.device)
     settings = run_file.settings
     asked = parse_bytes(options.budget) if options.budget else settings.plan.budget_bytes
     return survey(
@@ -76,3 +77,10 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
         price_per_hour=options.price_per_hour,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
+
+
+def _asked(name: str) -> Device:
+    device = find(name)
+    if note := reading_of(name):
+        print(f"device: {note}", file=sys.stderr)
+    return device

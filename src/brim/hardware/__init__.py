@@ -3,8 +3,12 @@
 Import from the files (`from brim.hardware.device import detect`): this file imports nothing, so that `brim doctor` can
 look at a machine on which JAX does not start.
 
-    device.py             Device; `named` reads devices.toml, `detect` looks at what is here
+    facts.py              Device: its numbers, and what it can run
+    devices/*.toml        facts of devices that need not be here, each number with its source
+    entries.py names.py   those tables and one of the user's own, read strictly; names, read forgivingly
+    device.py match.py    `detect` looks at what is here, and which entry it is
     nvidia.py, host.py    what nvidia-smi and the operating system say, without starting JAX
+    mig.py                the slices of a partitioned GPU
     probe.py              speeds that no table holds, measured once
     flops.py roofline.py  FLOPs of a jaxpr; the seconds they need at least
     compiler_options.py   options for XLA, handed over per compile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,11 +13,26 @@ _LEAST_CAPABILITY = {
     # Tensor cores for the type, and XLA's support of it without emulation.
     "float16": (7, 0),
     "bfloat16": (8, 0),
+    "tensorfloat32": (8, 0),
     "float8": (8, 9),
-    # jax.nn.dot_product_attention(implementation="cudnn") refuses older cards.
+    # jax.nn.dot_product_attention(implementation="cudnn") refuses older cards. cuDNN has kernels for both passes in
+    # float16 and bfloat16 on all that are newer, compute capability 12.0 included (NVIDIA/cudnn-frontend#381).
     "cudnn_attention": (8, 0),
 }
+FEATURES = tuple(_LEAST_CAPABILITY)
+"""What `Device.can` and `Device.why_not` are asked."""
+
 _ON_CPU = {"float16", "bfloat16"}  # correct there, though no faster than float32
+_ON_TPU = {"bfloat16"}
+
+# The CUDA context and the handles of cuBLAS and cuDNN live outside of what XLA hands out. Assumed, and not measured on
+# each card (published readings go up to 627 MiB); a device that is here needs no assumption.
+CONTEXT_BYTES = 512 * 2**20
+
+# What no plan can see: on a device, loaded kernels, work space of the libraries and gaps between arrays; on a CPU the
+# Python process itself and the data pipeline, beside all else that runs there. Assumed, until each kind was measured.
+LEAST_RESERVE_BYTES = 512 * 2**20
+RESERVE_SHARE = {"gpu": 0.03, "tpu": 0.03, "cpu": 0.10}
 
 # Versions of the libraries a target stands for. They belong to no card: they are what XLA's own description of the
 # H100 states, and describe the oldest cuDNN and CUDA that JAX 0.10 runs with.
@@ -63,10 +79,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU or CPU as facts.
+    """A GPU, TPU or CPU as facts.
 
     Attributes:
-        name: short name, as in devices.toml; "cpu" or "gpu" for a device that is in no table.
+        name: short name, as in devices/*.toml; "cpu" or "gpu" for a device that is in no table.
         platform: JAX's word for it.
         kind: the name that the driver and JAX report.
         memory_bytes: all memory that programs can have.
@@ -75,11 +91,16 @@ class Device:
         bandwidth_bytes_per_second: of its own memory, reads and writes together.
         peak_flops: see `PeakFlops`.
         source: where the two speeds come from: "published" or "measured".
-        target: what XLA needs to compile for it from elsewhere; None where that is not known.
+        target: what XLA needs to compile for a GPU from elsewhere; None where that is not known.
+        architecture: generation and chip, such as "Ada AD102"; "" where it is not known.
+        nominal_bytes: the memory that is written on the box.
+        host_link: what connects it to the host, such as "PCIe 4.0 x16".
+        host_link_bytes_per_second: of that link, one way, by its line rate; real copies reach some 80% to 90% of it.
+        tpu_topology: the name that libtpu compiles one chip for; None on other devices.
     """
 
     name: str
-    platform: Literal["cpu", "gpu"]
+    platform: Literal["cpu", "gpu", "tpu"]
     kind: str
     memory_bytes: int
     free_bytes: int
@@ -88,9 +109,27 @@ class Device:
     peak_flops: PeakFlops
     source: Literal["published", "measured"]
     target: Target | None = None
+    architecture: str = ""
+    nominal_bytes: int | None = None
+    host_link: str = ""
+    host_link_bytes_per_second: float | None = None
+    tpu_topology: str | None = None
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What is kept back of the free memory: 3% on a GPU or TPU, 10% on a CPU, and 512 MiB at the least."""
+        return max(LEAST_RESERVE_BYTES, math.ceil(RESERVE_SHARE[self.platform] * self.free_bytes))
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that arrays of one program can fill: what is free, less the reserve. Below 0 where too little is free.
+
+        Of a GPU that is not here: total - 512 MiB for the CUDA context - the reserve for what is between the arrays.
+        """
+        return self.free_bytes - self.reserve_bytes
 
     def can(self, feature: str) -> bool:
-        """Whether the device has a feature: `bfloat16`, `float16`, `float8` or `cudnn_attention`.
+        """Whether the device has a feature, one of `FEATURES`.
 
         Raises:
             DeviceError: on a word that names no feature.
@@ -107,6 +146,8 @@ class Device:
             raise DeviceError(f"no device feature `{feature}`", hint=did_you_mean(feature, _LEAST_CAPABILITY))
         if self.platform == "cpu":
             return None if feature in _ON_CPU else f"{feature} needs a GPU; this device is a CPU ({self.kind})"
+        if self.platform == "tpu":
+            return None if feature in _ON_TPU else _why_not_on_tpu(feature, self.kind)
         least, found = _LEAST_CAPABILITY[feature], self.compute_capability
         if found is None:
             return f"the compute capability of {self.kind} is not known; {feature} needs {_dotted(least)}"
@@ -117,17 +158,36 @@ class Device:
     def target_config(self) -> str:
         """The description of this GPU that XLA compiles for, as a GpuTargetConfigProto in text form.
 
-        Hand it to `jax.experimental.topologies.get_topology_desc(platform="cuda", target_config=...)`.
-
         Raises:
             DeviceError: if the device is no GPU, or one whose inner numbers are not known.
         """
+        if self.platform == "tpu":
+            raise DeviceError(
+                f"{self.kind} is a TPU: it is compiled for by the name of its topology, {self.tpu_topology}",
+                hint="Device.topology() has what jax.experimental.topologies.get_topology_desc takes",
+            )
         if self.target is None or self.compute_capability is None:
             raise DeviceError(
                 f"brim does not know the numbers that XLA needs to compile for {self.kind} from elsewhere",
-                hint="plan on the machine that has it, or add its table to brim/hardware/devices.toml",
+                hint="plan on the machine that has it, or describe it in a file: --device card.toml",
             )
         return _target_text(self, self.target, self.compute_capability)
+
+    def topology(self) -> dict[str, str]:
+        """What `jax.experimental.topologies.get_topology_desc(**...)` takes to compile for one such device.
+
+        Raises:
+            DeviceError: as `target_config`; on a CPU too, which has no topology and is compiled for as it is.
+        """
+        if self.platform == "tpu" and self.tpu_topology is not None:
+            return {"platform": "tpu", "topology_name": self.tpu_topology}
+        return {"platform": "cuda", "target_config": self.target_config(), "topology": "1x1x1"}
+
+
+def _why_not_on_tpu(feature: str, kind: str) -> str:
+    if feature == "cudnn_attention":
+        return f"{feature} needs a GPU; this device is a TPU ({kind})"
+    return f"the matrix units of {kind} take bfloat16, not {feature}"
 
 
 def _dotted(capability: tuple[int, int]) -> str:

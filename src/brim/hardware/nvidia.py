@@ -9,18 +9,24 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-_FIELDS = ("uuid", "name", "driver_version", "compute_cap", "memory.total", "memory.reserved", "memory.free")
+from brim.hardware import mig
+
+_FIELDS = (
+    *("uuid", "name", "driver_version", "compute_cap", "memory.total", "memory.reserved", "memory.free"),
+    "mig.mode.current",
+)
 _TIMEOUT_SECONDS = 20
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU as the driver sees it.
+    """One NVIDIA GPU, or one slice of it (MIG), as the driver sees it.
 
     Attributes:
+        sliced: whether CUDA shows slices of this GPU in its place.
         total_bytes: memory of the card less what the driver keeps for itself.
         free_bytes: memory that no process holds now.
     """
@@ -31,6 +37,7 @@ class Gpu:
     compute_capability: tuple[int, int] | None
     total_bytes: int
     free_bytes: int
+    sliced: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,29 @@ def query() -> Answer:
     program = shutil.which("nvidia-smi")
     if program is None:
         return Answer()
-    command = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return Answer(complaint=f"no answer in {_TIMEOUT_SECONDS} s")
-    except OSError as error:
-        return Answer(complaint=str(error))
-    if done.returncode:
-        return Answer(complaint=(done.stdout + done.stderr).strip())
-    return Answer(parse(done.stdout))
+    text, complaint = _run([program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    gpus = parse(text)
+    if any(gpu.sliced for gpu in gpus):
+        gpus = with_slices(gpus, mig.parse(_run([program, "-q", "-x"])[0], _run([program, "-L"])[0]))
+    return Answer(gpus, complaint)
+
+
+def with_slices(gpus: Sequence[Gpu], slices: Mapping[str, Sequence[mig.Slice]]) -> tuple[Gpu, ...]:
+    """The GPUs as CUDA shows them: one that is sliced gives way to its slices, and is not there if it has none.
+
+    Args:
+        slices: of each GPU by its UUID.
+    """
+    shown: list[Gpu] = []
+    for gpu in gpus:
+        if not gpu.sliced:
+            shown.append(gpu)
+        for part in slices.get(gpu.uuid, ()) if gpu.sliced else ():
+            name = f"{gpu.name} MIG {part.profile}"
+            shown.append(
+                replace(gpu, uuid=part.uuid, name=name, total_bytes=part.total_bytes, free_bytes=part.free_bytes)
+            )
+    return tuple(shown)
 
 
 def parse(text: str) -> tuple[Gpu, ...]:
@@ -86,7 +106,7 @@ def visible(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> tuple[Gpu, ...
 
 
 def _gpu(row: Sequence[str]) -> Gpu:
-    uuid, name, driver, capability, total, reserved, free = row
+    uuid, name, driver, capability, total, reserved, free, sliced = row
     major, _, minor = capability.partition(".")
     return Gpu(
         uuid=uuid,
@@ -95,7 +115,19 @@ def _gpu(row: Sequence[str]) -> Gpu:
         compute_capability=(int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
         total_bytes=(_mib(total) - _mib(reserved)) * _MIB,
         free_bytes=_mib(free) * _MIB,
+        sliced=sliced == "Enabled",
     )
+
+
+def _run(command: Sequence[str]) -> tuple[str, str]:
+    """What a command prints, and what was wrong with it."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return "", f"no answer in {_TIMEOUT_SECONDS} s"
+    except OSError as error:
+        return "", str(error)
+    return ("", (done.stdout + done.stderr).strip()) if done.returncode else (done.stdout, "")
 
 
 def _mib(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from brim.hardware.device import Device, detect, named
+from brim.hardware.device import Device, detect, find
 from brim.planner.budget import default_budget
 from brim.planner.plan import Plan
 from brim.planner.search import search
@@ -29,7 +29,8 @@ def plan(
     Args:
         program: what is trained.
         global_batch: rows per update; never changed.
-        device: a `Device`, or a name such as `rtx-4090` (which need not be here); None: the one that is here.
+        device: a `Device`, a name such as `rtx-4090` (which need not be here), or the path of a TOML file that
+            describes one; None: the one that is here.
         budget: most device bytes a step may use, as a number or text such as `22GiB`; None: what is free.
         fixed: techniques that are given and not searched.
         micro_batch: rows per forward and backward pass, when it is given.
@@ -41,7 +42,7 @@ def plan(
         BrimError: as `brim.planner.search` does.
     """
     if not isinstance(device, Device):
-        device = detect() if device is None else named(device)
+        device = detect() if device is None else find(device)
     return search(
         program,
         device=device,

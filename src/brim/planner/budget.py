@@ -14,14 +14,10 @@ from brim.hardware.facts import Device
 from brim.planner.plan import Plan
 from brim.quantities import format_bytes
 
-LEAST_RESERVE_BYTES = 512 * 2**20
-RESERVE_SHARE = {"gpu": 0.03, "cpu": 0.10}
-"""Of the free memory. Assumed, until runs on each kind of device have been measured."""
-
 
 def reserve_bytes(device: Device) -> int:
     """What is kept back of the memory that is free: a share of it, and 512 MiB at the least."""
-    return max(LEAST_RESERVE_BYTES, math.ceil(RESERVE_SHARE[device.platform] * device.free_bytes))
+    return device.reserve_bytes
 
 
 def default_budget(device: Device) -> int:
@@ -30,7 +26,7 @@ def default_budget(device: Device) -> int:
     Raises:
         DeviceError: if nothing is left.
     """
-    budget = device.free_bytes - reserve_bytes(device)
+    budget = device.usable_bytes
     if budget <= 0:
         raise DeviceError(
             f"only {format_bytes(device.free_bytes)} of {format_bytes(device.memory_bytes)} are free on "
