@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.techniques import Recipe, Rematerialization
+from brim.techniques import AttentionKernel, Recipe, Rematerialization
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ def test_its_words_make_sense_alone(technique: Rematerialization, words: str) ->
     assert technique.describe() == words
 
 
-def test_plain_settings_need_no_words() -> None:
-    assert Recipe.of(4).describe() == "4 x 1"
-    assert Recipe.of(4, Rematerialization("full")).describe() == "4 x 1, remat full"
+def test_in_a_recipe_plain_settings_need_no_words() -> None:
+    reference = AttentionKernel("reference")
+    assert Recipe.of(4, reference).describe() == "4 x 1"
+    assert Recipe.of(4, reference, Rematerialization("full")).describe() == "4 x 1, remat full"

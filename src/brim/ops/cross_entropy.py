@@ -30,9 +30,9 @@ def reference_cross_entropy(
     grid. Targets below 0 do not count.
 
     Returns: (sum of the loss over targets, number of targets), both fp32.
-    Memory: the logits [positions, vocabulary] in the compute dtype and their gradient; often the largest arrays of a step.
+    Memory: the logits [positions, vocabulary] in the compute dtype and their gradient; often a step's largest arrays.
     """
-    # Positions in one axis: XLA's CPU backend takes a slower matrix product when there are several.
+    # Positions in one axis: with several, XLA's CPU backend takes a slower matrix product.
     logits = hidden.reshape(-1, hidden.shape[-1]) @ head.astype(hidden.dtype).T
     losses = token_losses(logits, targets.reshape(-1))
     return losses.sum(), (targets >= 0).sum(dtype=jnp.float32)

@@ -133,9 +133,9 @@ class AttentionKernel:
 
     @classmethod
     def options(cls, program: Program, device: Device) -> tuple[Self, ...]:
-        """A choice by device and shape, not a search."""
-        del program, device
-        return (cls(),)
+        """A choice by device and shape, not a search; nothing to say of a program without attention."""
+        del device
+        return (cls(),) if ATTENTION in program.calls else (cls("reference"),)
 
 
 def choose(
