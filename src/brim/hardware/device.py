@@ -18,7 +18,18 @@ from brim.hardware.facts import Device, PeakFlops, Target
 from brim.hardware.match import match
 from brim.hardware.names import find, named, names, reading_of
 
-__all__ = ["Device", "PeakFlops", "Target", "detect", "find", "here", "named", "names", "reading_of"]
+__all__ = [
+    "Device",
+    "PeakFlops",
+    "Target",
+    "detect",
+    "find",
+    "here",
+    "named",
+    "names",
+    "reading_of",
+    "settle_platform",
+]
 
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
@@ -26,15 +37,30 @@ CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 def detect() -> Device:
     """The device that JAX runs on here, with the memory that is free now. CPU counts.
 
-    Does not start JAX on a GPU. Speeds of a CPU, and of a GPU that is in no table, are measured once per machine.
+    Does not start JAX on a GPU, and settles its platform if there is none. Speeds of a CPU, and of a GPU that is in no table, are measured once per machine.
 
     Raises:
         DeviceError: if an unknown GPU cannot be measured.
     """
+    settle_platform()
     gpus = nvidia.visible(nvidia.query().gpus, os.environ)
     if gpus and _runs_on(len(gpus)) == "gpu":
         return _detected_gpu(gpus[0], _free_in_jax())
     return _detected_cpu()
+
+
+def settle_platform() -> None:
+    """Tell JAX to start on the CPU where it could not start on a GPU; nothing if it has started or was told already.
+
+    A CUDA plugin without a driver is there to compile for GPUs that are not here. JAX would try to start it all the
+    same, print a long complaint, and then refuse to compile for it.
+    """
+    if _jax_has_started() or os.environ.get("JAX_PLATFORMS"):
+        return
+    if platform_here(len(nvidia.visible(nvidia.query().gpus, os.environ)), os.environ) == "cpu":
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
 
 
 def here() -> str | None:

@@ -14,8 +14,12 @@ again.
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +28,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from brim.errors import DeviceError
+from brim.hardware.device import CUDA_PLUGINS, settle_platform
 from brim.hardware.facts import Device
 from brim.planner.memory import Memory
 from brim.program import Program
@@ -51,11 +56,17 @@ class Target:
             DeviceError: if the device is not here and cannot be described, or the plugin that compiles for it is not
                 installed.
         """
+        settle_platform()
+        with _native_chatter_hidden():
+            return cls._of(device)
+
+    @classmethod
+    def _of(cls, device: Device) -> Target:
         if device.platform == "cpu":
             return cls("cpu", SingleDeviceSharding(jax.devices("cpu")[0]) if jax.default_backend() != "cpu" else None)
         if jax.default_backend() == "gpu" and jax.devices()[0].device_kind == device.kind:
             return cls("cuda")
-        return cls("cuda", _described(device))
+        return cls("tpu" if device.platform == "tpu" else "cuda", _described(device))
 
 
 @dataclass(frozen=True)
@@ -110,12 +121,32 @@ def _compile(assembly: Assembly, recipe: Recipe, target: Target) -> Any:
 def _described(device: Device) -> Sharding:
     from jax.experimental import topologies
 
-    config = device.target_config()
     try:
-        topology = topologies.get_topology_desc(platform="cuda", target_config=config, topology="1x1x1")
+        topology = topologies.get_topology_desc(**device.topology())
     except (NotImplementedError, RuntimeError) as error:
         raise DeviceError(
-            f"cannot compile for {device.kind} here: {str(error).splitlines()[0]}",
-            hint="install the compiler for GPUs that are not here: pip install 'brim[plan]'",
+            f"cannot compile for {device.kind} here: {str(error).splitlines()[0]}", hint=_how_to_compile_for(device)
         ) from None
     return NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
+
+
+def _how_to_compile_for(device: Device) -> str:
+    package, extra = ("libtpu", "tpu") if device.platform == "tpu" else (CUDA_PLUGINS[0], "plan")
+    if importlib.util.find_spec(package) is None:
+        return f"install the compiler for devices that are not here: pip install 'brim[{extra}]'"
+    return "JAX was started before brim was asked: set JAX_PLATFORMS=cpu in the environment of this program"
+
+
+@contextmanager
+def _native_chatter_hidden() -> Iterator[None]:
+    """Without what native code writes to stderr: the compiler says four times that it finds no driver, which is so."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
