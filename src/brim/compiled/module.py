@@ -106,7 +106,7 @@ class Module:
         members: numbers of the instructions of each computation.
         roots: number of each computation's result.
         schedule: the order in which a computation's instructions run; fused computations have none.
-        frames: source places from the innermost outwards, by the number that instructions have; see `Instruction.frame`.
+        frames: source places from the innermost outwards, by the number that `Instruction.frame` has.
     """
 
     entry: int
@@ -123,7 +123,8 @@ class Module:
         Raises:
             DeviceError: if it is not in the known format.
         """
-        instructions, members, roots = {}, {}, {}
+        instructions: dict[int, Instruction] = {}
+        members, roots = {}, {}
         for computation in message.messages(3, "HloComputationProto", required=True):
             number = computation.number(5, required=True)
             found = [

@@ -39,11 +39,19 @@ def path_of(op_name: str) -> str:
     parts: list[str] = []
     for part in plain.split("/"):
         word = part if part.startswith("jit(") else part.rstrip(")")
-        if word not in _NOT_SCOPES and not _NOT_A_SCOPE.fullmatch(word) and word not in parts[-1:]:
-            parts.append(word)
+        if word not in _NOT_SCOPES and not _NOT_A_SCOPE.fullmatch(word):
+            parts = _without_repeat([*parts, word])
     return "/".join(parts)
 
 
 def scopes_of(op_name: str) -> tuple[str, ...]:
     """The scopes alone, outermost first."""
     return tuple(path_of(op_name).split("/")[:-1])
+
+
+def _without_repeat(parts: list[str]) -> list[str]:
+    """Scopes without a second copy of the last ones, which differentiating a recomputed function leaves behind."""
+    for size in range(1, len(parts) // 2 + 1):
+        if parts[-size:] == parts[-2 * size : -size]:
+            return parts[:-size]
+    return parts

@@ -5,7 +5,7 @@
     saved residuals                 made in the forward pass, read in the backward pass
     logits and loss                 in the scope `loss`, or with the vocabulary among their dimensions
     attention workspace             what a fused attention kernel asks for beside its results
-    casts and copies                an argument in another dtype, layout or place
+    casts and copies                an argument in another dtype, layout or place; a slice of what was saved
     masks and constants             no argument has a part in it
     forward, recompute, backward and optimizer temporaries   all the rest, by phase
 
@@ -149,6 +149,8 @@ class Owners:
             return GRADIENTS
         if is_loss or (shape.is_floating and self._vocabulary in shape.dimensions):
             return LOGITS
+        if made == "forward" and self.phases.at(stay.filled) != "forward":
+            return COPIES  # such as one layer's slice of what a stack saved
         if made == "forward" and read in ("backward", "recompute"):
             return RESIDUALS
         return TEMPORARIES[made]

@@ -5,8 +5,8 @@ as they are, 2 a length and that many bytes (text, a message, or numbers packed 
 the reader that asks for it. Fields that hold zero are left out on the wire, so a missing field reads as 0 or empty;
 a reader that knows better says `required`.
 
-A field of another kind than asked for, or a required one that is missing, means that this XLA writes another format than
-brim knows: an error, never a guess.
+A field of another kind than asked for, or a required one that is missing, means that this XLA writes another format
+than brim knows: an error, never a guess.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
