@@ -46,7 +46,7 @@ def test_in_a_fp32_step_every_product_is_wide() -> None:
 
 
 def test_a_loop_touches_one_layer_in_each_turn_and_not_its_stacks() -> None:
-    stack, row = 50 * 64 * 64 * 4, 64 * 4
+    layer = 64 * 64 * 4
 
     def through(stack: Any, x: Any) -> Any:
         return jax.lax.scan(lambda x, w: (jnp.sin(x) * w[0], x), x, stack)
@@ -55,7 +55,7 @@ def test_a_loop_touches_one_layer_in_each_turn_and_not_its_stacks() -> None:
     kernels = audit_compile(jax.jit(through).lower(*specs), QUICK).kernels()
     inside = [kernel for kernel in kernels.kernels if kernel.runs == 50]
     assert inside
-    assert max(kernel.bytes for kernel in inside) < 64 * row < stack
+    assert layer <= max(kernel.bytes for kernel in inside) < 2 * layer
 
 
 def test_bytes_of_single_kernels() -> None:

@@ -55,7 +55,8 @@ def test_owners_of_arguments_are_exact(policy: str) -> None:
 
 @EACH_POLICY
 def test_saved_residuals_are_those_that_jax_says(policy: str) -> None:
-    rows = [row for row in report_of(policy).rows if row.owner.kind == "saved residuals"]
+    # The loss in pieces, so that the peak lies in the layers.
+    rows = [row for row in report_of(policy, chunks=8).rows if row.owner.kind == "saved residuals"]
     assert {row.owner.phase for row in rows} == {"forward"}
     # 1%: the gather of the embedding keeps its indices too.
     assert sum(row.bytes for row in rows) == pytest.approx(stacked_residual_bytes(policy), rel=0.01)
@@ -73,11 +74,11 @@ def test_residuals_are_named_by_scope() -> None:
     assert any(owner.source.startswith("small.py:") and owner.source.endswith("block") for owner in rows)
 
 
-def test_gradients_are_one_array_for_each_parameter_at_most() -> None:
+def test_gradients_are_one_array_for_each_parameter_of_the_stack() -> None:
     report = report_of("full", chunks=8)
-    most = max(report.timeline.temporaries["gradients"])
-    # At the end of the backward pass all of them are there, beside one layer's that is being added.
-    assert 4 * PARAMETERS <= most < 4 * PARAMETERS * (1 + 2 / LAYERS)
+    layers = sum(4 * leaf.size for leaf in jax.tree.leaves(params_of()["layers"]))
+    # Beside them, those of the layer that is being added. That of the embedding lies in a donated argument's memory.
+    assert layers <= max(report.timeline.temporaries["gradients"]) < layers * (1 + 1 / LAYERS)
 
 
 # ---- planted faults: each is the top of the report, and is not when the fault is gone
