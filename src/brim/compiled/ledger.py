@@ -140,12 +140,13 @@ def _peak(owners: Owners, timeline: Timeline) -> Peak:
     live = timeline.live_bytes()
     place = max(range(len(live)), key=live.__getitem__)
     instruction, _ = owners.module.order[timeline.instants[place]]
-    frame = owners.module.source(instruction)
+    named = owners.origins.named_near(instruction) or instruction
+    frame = owners.module.source(named)
     return Peak(
         instant=timeline.instants[place],
         bytes=live[place],
         instruction=instruction.name,
-        path=path_of(instruction.op_name),
+        path=path_of(named.op_name),
         phase=timeline.phases[place],
         source=str(frame or ""),
     )

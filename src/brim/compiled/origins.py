@@ -24,6 +24,7 @@ MOVES = frozenset(
 )  # fmt: skip
 """Operations that only move, cast or repeat what their first operand holds."""
 _SPANS = frozenset({"fusion", "call", "async-start"})
+_WITH_DATA = frozenset({"conditional", "custom-call", "parameter", "rng-bit-generator", "while"})
 _HOPS = 3
 
 
@@ -45,7 +46,7 @@ class Origins:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self._data_free: dict[int, bool] = {}
+        self._data_free = _data_free(module)
         self._steps: dict[str, Callable[[Instruction, int | None], Value | None]] = {
             "get-tuple-element": lambda each, part: (self._operand(each, 0), each.index),
             "tuple": self._of_tuple,
@@ -54,7 +55,7 @@ class Origins:
             # A stack is named by what a loop writes into it.
             "dynamic-update-slice": lambda each, part: (self._operand(each, 1), None),
             **dict.fromkeys(MOVES, lambda each, part: (self._operand(each, 0), None)),
-            **dict.fromkeys(_SPANS, self._of_span),
+            **dict.fromkeys((*_SPANS, "conditional"), self._of_span),
             "async-done": lambda each, part: (self._operand(each, 0), part),
         }
 
@@ -79,14 +80,7 @@ class Origins:
 
     def is_data_free(self, instruction: Instruction) -> bool:
         """Whether no argument of the program has a part in it: masks, counters, zeros."""
-        known = self._data_free.get(instruction.number)
-        if known is None:
-            self._data_free[instruction.number] = False  # while it is being found out
-            known = instruction.opcode not in ("while", "parameter", "custom-call", "rng-bit-generator") and all(
-                map(self.is_data_free, self.module.operands(instruction))
-            )
-            self._data_free[instruction.number] = known
-        return known
+        return instruction.number in self._data_free
 
     def named(self, origin: Origin) -> Instruction | None:
         """The instruction on the way to an origin, or within a fusion on it, that JAX named; nearest to the origin."""
@@ -143,6 +137,8 @@ class Origins:
             return None
         if caller.opcode == "while":
             return self._of_loop(caller, part)
+        if caller.opcode == "conditional":  # the operand after the condition belongs to the first branch, and so on
+            return self._operand(caller, 1 + caller.called.index(parameter.computation)), part
         return (self._operand(caller, parameter.parameter), part) if caller.opcode in _SPANS else None
 
     def _is_carried(self, value: Instruction, part: int) -> bool:
@@ -173,3 +169,13 @@ class Origins:
             return None
         inside = [each for called in instruction.called for each in reversed(self.module.inside(called))]
         return next(filter(None, map(self._own_or_inside, inside)), None)
+
+
+def _data_free(module: Module) -> set[int]:
+    """Numbers of the instructions in which no argument has a part. Operands stand before those who take them."""
+    free: set[int] = set()
+    for number in (number for members in module.members.values() for number in members):
+        instruction = module[number]
+        if instruction.opcode not in _WITH_DATA and free.issuperset(instruction.operands):
+            free.add(number)
+    return free

@@ -159,8 +159,9 @@ class Owners:
         if not shape.is_floating or (made == "update" and self.phases.is_optimizer(named)):
             return False
         size = _without_ones(shape.dimensions)
-        # An activation may have a parameter's dimensions too, but it is gone before the update.
-        if size in self._whole and read == "update":
+        # An activation may have a parameter's dimensions too, but it is gone before the update. The loss makes the
+        # gradient of the head, which a tied embedding adds to, and may make it in the forward pass already.
+        if size in self._whole and (read == "update" or is_loss):
             return made in ("backward", "update") or is_loss
         return size in self._layers and made == "backward"
 

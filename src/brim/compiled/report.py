@@ -129,6 +129,14 @@ class MemoryReport:
         """Kind -> bytes in host memory, largest first."""
         return by_kind(self.host_rows)
 
+    def scopes(self, kind: str) -> dict[str, int]:
+        """Bytes of one kind by scope, without the operation: `feed_forward/mlp_hidden` -> bytes; largest first."""
+        sizes: Counter[str] = Counter()
+        for row in self.rows:
+            if row.owner.kind == kind:
+                sizes[row.owner.path.rsplit("/", 1)[0]] += row.bytes
+        return dict(sizes.most_common())
+
     @property
     def unexplained_share(self) -> float:
         """Share of the peak that has no owner."""
