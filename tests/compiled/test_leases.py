@@ -33,8 +33,8 @@ TRACE = (
 def test_buffers_that_share_bytes_are_one_lease_until_the_last_is_read() -> None:
     leases = replay(PROGRAM, BufferAssignment(BUFFERS, (), {7: TRACE}), 7)
     assert leases == [
-        Lease(bytes=50, begin=1, end=2, tenants=((1, 2),)),
         Lease(bytes=100, begin=0, end=3, tenants=((0, 1), (2, 3))),
+        Lease(bytes=50, begin=1, end=2, tenants=((1, 2),)),
     ]
 
 
@@ -45,3 +45,9 @@ def test_a_lease_ends_before_the_next_one_takes_its_place() -> None:
     first, second = replay(program, BufferAssignment(BUFFERS, (), {7: trace}), 7)
     assert (first.begin, first.end) == (0, 0)
     assert (second.begin, second.end) == (1, 2)
+
+
+def test_work_in_place_goes_on_with_a_lease_that_was_just_empty() -> None:
+    trace = (TRACE[0], TRACE[1], TRACE[3], TRACE[2], *TRACE[4:])  # 1 goes before 3 shares its bytes
+    moved = replay(PROGRAM, BufferAssignment(BUFFERS, (), {7: trace}), 7)
+    assert moved == replay(PROGRAM, BufferAssignment(BUFFERS, (), {7: TRACE}), 7)

@@ -33,7 +33,10 @@ class Lease:
 
 
 def replay(module: Module, memory: BufferAssignment, arena: int) -> list[Lease]:
-    """The leases of one arena, in the order in which they end.
+    """The leases of one arena, in the order in which they begin.
+
+    Where an instruction works in place, the trace lets the old buffer go just before the new one shares its bytes: so a
+    lease ends when its last buffer has gone, and not when it is empty for the first time.
 
     Args:
         arena: number of its allocation.
@@ -41,19 +44,14 @@ def replay(module: Module, memory: BufferAssignment, arena: int) -> list[Lease]:
     events = memory.traces[arena]
     first: dict[int, int] = {}  # buffer -> the first buffer of its lease
     tenants: dict[int, list[tuple[int, int]]] = {}
-    alive: dict[int, int] = {}
-    leases = []
-    for event, (now, following) in zip(events, _instants(module, memory, events), strict=True):
-        if event.kind != "go":
-            head = first[event.buffer] = first[event.shared_with] if event.kind == "share" else event.buffer
-            tenants.setdefault(head, []).append((now, event.buffer))
-            alive[head] = alive.get(head, 0) + 1
+    bounds: dict[int, tuple[int, int]] = {}
+    for event, instants in zip(events, _instants(module, memory, events), strict=True):
+        if event.kind == "go":
+            bounds[first[event.buffer]] = instants
             continue
-        head = first[event.buffer]
-        alive[head] -= 1
-        if not alive[head]:
-            leases.append(_lease(module, memory, tuple(tenants.pop(head)), (now, following)))
-    return leases
+        head = first[event.buffer] = first[event.shared_with] if event.kind == "share" else event.buffer
+        tenants.setdefault(head, []).append((instants[0], event.buffer))
+    return [_lease(module, memory, tuple(found), bounds[head]) for head, found in tenants.items()]
 
 
 def _lease(

@@ -45,7 +45,8 @@ def memory_report(
         vocabulary: size of the vocabulary, if there is one.
 
     Raises:
-        DeviceError: if the buffer assignment and the memory analysis do not agree to the byte.
+        DeviceError: if the buffer assignment and the memory analysis do not agree to the byte, or more bytes are alive
+            at once than are allocated.
     """
     owners = Owners(module, memory, roles or Roles(), vocabulary)
     device = [each for each in memory.allocations if not each.on_host and not each.is_constant]
@@ -55,9 +56,7 @@ def memory_report(
     timeline = _timeline(owners, resident, spans)
     peak = _peak(owners, timeline)
     rows = _rows_at(peak.instant, resident, spans)
-    gaps = sum(each.bytes for each in device) - sum(row.bytes for row in rows)
-    if gaps:
-        rows = _sorted([*rows, Row(Owner(ALIGNMENT), gaps, 1)])
+    rows = _with_gaps(rows, device)
     return MemoryReport(
         arguments=analysis.argument_size_in_bytes,
         outputs=analysis.output_size_in_bytes,
@@ -168,8 +167,18 @@ def _host_rows(owners: Owners, allocations: Sequence[Allocation]) -> tuple[Row, 
     live: Counter[int] = Counter({span.begin: 0 for span in spans} or {0: 0})
     for instant in live:
         live[instant] = sum(span.bytes for span in spans if span.begin <= instant <= span.end)
-    rows = _rows_at(live.most_common(1)[0][0], resident, spans)
-    gaps = sum(each.bytes for each in allocations) - sum(row.bytes for row in rows)
+    return _with_gaps(_rows_at(live.most_common(1)[0][0], resident, spans), allocations)
+
+
+def _with_gaps(rows: tuple[Row, ...], allocations: Iterable[Allocation]) -> tuple[Row, ...]:
+    """The rows, and what lies between the buffers that they count."""
+    allocated = sum(each.bytes for each in allocations)
+    gaps = allocated - sum(row.bytes for row in rows)
+    if gaps < 0:
+        raise DeviceError(
+            f"{allocated - gaps} bytes are alive at once in allocations of {allocated} bytes",
+            hint="this version of XLA traces its heap in another way than brim knows; plan without the report by owner",
+        )
     return _sorted([*rows, Row(Owner(ALIGNMENT), gaps, 1)]) if gaps else rows
 
 

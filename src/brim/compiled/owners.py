@@ -95,8 +95,8 @@ class Owners:
         self._vocabulary = vocabulary
         sizes = {each.op_name: each.shape.dimensions for each in module.arguments.values()}
         self._kinds = roles.kinds(sizes)
-        parameters = [size for path, size in sizes.items() if self._kinds[path] == PARAMETERS and len(size) > 1]
-        self._whole = {_without_ones(size) for size in parameters}
+        parameters = [size for path, size in sizes.items() if self._kinds[path] == PARAMETERS]
+        self._whole = {_without_ones(size) for size in parameters} - {()}
         self._layers = {_without_ones(size[1:]) for size in parameters if len(size) > 2}
 
     def of_argument(self, number: int) -> Owner:
