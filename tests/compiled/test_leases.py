@@ -51,3 +51,18 @@ def test_work_in_place_goes_on_with_a_lease_that_was_just_empty() -> None:
     trace = (TRACE[0], TRACE[1], TRACE[3], TRACE[2], *TRACE[4:])  # 1 goes before 3 shares its bytes
     moved = replay(PROGRAM, BufferAssignment(BUFFERS, (), {7: trace}), 7)
     assert moved == replay(PROGRAM, BufferAssignment(BUFFERS, (), {7: TRACE}), 7)
+
+
+def test_bytes_that_others_could_take_meanwhile_are_two_leases() -> None:
+    # 3 has the bytes that 1 had, but 1 was gone when 2 came.
+    program = module(instruction(1), instruction(2), instruction(3, 2), instruction(4, 3))
+    trace = (
+        TRACE[0],
+        Event("go", 1, 0),
+        Event("come", 2, 0),
+        Event("share", 3, 1),
+        Event("go", 2, 0),
+        Event("go", 3, 0),
+    )
+    leases = replay(program, BufferAssignment(BUFFERS, (), {7: trace}), 7)
+    assert [(lease.bytes, lease.begin, lease.end) for lease in leases] == [(100, 0, 0), (50, 1, 2), (80, 2, 3)]

@@ -33,34 +33,41 @@ class Lease:
 
 
 def replay(module: Module, memory: BufferAssignment, arena: int) -> list[Lease]:
-    """The leases of one arena, in the order in which they begin.
+    """The leases of one arena.
 
-    Where an instruction works in place, the trace lets the old buffer go just before the new one shares its bytes: so a
-    lease ends when its last buffer has gone, and not when it is empty for the first time.
+    Where an instruction works in place, the trace lets the old buffer go just before the new one shares its bytes: the
+    lease goes on. When others come in between, the bytes were free for them: that is a new lease.
 
     Args:
         arena: number of its allocation.
     """
     events = memory.traces[arena]
-    first: dict[int, int] = {}  # buffer -> the first buffer of its lease
+    first: dict[int, int] = {}  # buffer -> the first buffer of those that share its bytes
     tenants: dict[int, list[tuple[int, int]]] = {}
+    alive: dict[int, int] = {}
     bounds: dict[int, tuple[int, int]] = {}
+    leases = []
     for event, instants in zip(events, _instants(module, memory, events), strict=True):
         if event.kind == "go":
-            bounds[first[event.buffer]] = instants
+            head = first[event.buffer]
+            alive[head] -= 1
+            bounds[head] = instants
             continue
         head = first[event.buffer] = first[event.shared_with] if event.kind == "share" else event.buffer
+        if alive.get(head) == 0 and instants[0] > bounds[head][1] + 1:
+            leases.append(_lease(module, memory, tenants.pop(head), bounds[head]))
         tenants.setdefault(head, []).append((instants[0], event.buffer))
-    return [_lease(module, memory, tuple(found), bounds[head]) for head, found in tenants.items()]
+        alive[head] = alive.get(head, 0) + 1
+    return leases + [_lease(module, memory, found, bounds[head]) for head, found in tenants.items()]
 
 
 def _lease(
-    module: Module, memory: BufferAssignment, tenants: tuple[tuple[int, int], ...], bounds: tuple[int, int]
+    module: Module, memory: BufferAssignment, tenants: Sequence[tuple[int, int]], bounds: tuple[int, int]
 ) -> Lease:
     """The trace tells between which two arrivals a lease ends; its last use tells where between them."""
     used = max(_last_use(module, memory, buffer) for _, buffer in tenants)
     size = max(memory.buffers[buffer].bytes for _, buffer in tenants)
-    return Lease(size, tenants[0][0], min(max(used, bounds[0]), bounds[1]), tenants)
+    return Lease(size, tenants[0][0], min(max(used, bounds[0]), bounds[1]), tuple(tenants))
 
 
 def _instants(module: Module, memory: BufferAssignment, events: Sequence[Event]) -> list[tuple[int, int]]:
