@@ -16,7 +16,19 @@ Phase = Literal["forward", "recompute", "backward", "update"]
 
 _TRANSFORMATIONS = re.compile(r"\b(?:transpose|jvp|vmap)\(")
 _NOT_SCOPES = frozenset(
-    {"", "while", "body", "cond", "branch", "closed_call", "checkpoint", "remat", "rematted_computation", "shard_map"}
+    {
+        "",
+        "while",
+        "body",
+        "cond",
+        "branch",
+        "closed_call",
+        "checkpoint",
+        "eval_jaxpr",
+        "remat",
+        "rematted_computation",
+        "shard_map",
+    }
 )
 _NOT_A_SCOPE = re.compile(r"jit\(.*|pjit|core_call|custom_[jv][vj]p_call.*|branch_\d+_fun")
 
