@@ -28,7 +28,7 @@ LAYERS = (
     ("hardware",),
     ("ops",),
     ("program",),
-    ("techniques", "transforms", "models", "data", "profiling"),
+    ("techniques", "transforms", "models", "data", "profiling", "compiled"),
     ("bridges",),
     ("training",),
     ("planner",),

@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Key
 
 from brim.errors import ShapeError
-from brim.models.layers import Attention, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, Rotary, create_norm
+from brim.models.layers import Attention, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, Rotary, create_norm, named
 from brim.models.shape import DecoderShape
 from brim.ops import AttentionFunction, AttentionMask, Loss, Ops, dropout, residual, site_keys
 from brim.program import ATTENTION, CROSS_ENTROPY, DTYPES, STACK, Program, Sizes
@@ -104,7 +104,7 @@ class Block(eqx.Module):
     ) -> tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Float[Array, "B T K D"]]:
         """Queries, keys and values of the residual stream."""
         with jax.named_scope("attention"):
-            return self.attention.project(residual(self.attention_norm(x), "attention_norm"), rotary)
+            return self.attention.project(named("attention_norm", self.attention_norm, x), rotary)
 
     def finish(
         self,
@@ -117,7 +117,7 @@ class Block(eqx.Module):
         with jax.named_scope("attention"):
             x = x + dropout(self.attention.merge(mixed), self.dropout, out_keys)
         with jax.named_scope("feed_forward"):
-            change = self.mlp(residual(self.mlp_norm(x), "mlp_norm"))
+            change = self.mlp(named("mlp_norm", self.mlp_norm, x))
             return x + dropout(change, self.dropout, mlp_keys)
 
 

@@ -117,7 +117,8 @@ def accumulated(
     def add(carry: tuple[Loss, PyTree, PyTree], part: tuple[PyTree, Any]) -> tuple[tuple[Loss, PyTree, PyTree], None]:
         loss_sum, gradient_sum, variables = carry
         loss, gradient, variables = value_and_gradient(trainable, variables, *part)
-        gradient_sum = jax.tree.map(lambda total, new: total + new.astype(total.dtype), gradient_sum, gradient)
+        with jax.named_scope("accumulation"):
+            gradient_sum = jax.tree.map(lambda total, new: total + new.astype(total.dtype), gradient_sum, gradient)
         return (loss_sum + loss, gradient_sum, variables), None
 
     loss_specs, gradient_specs, _ = jax.eval_shape(

@@ -103,7 +103,7 @@ def _window(program: Program, points: Points, state: State, batch: PyTree) -> tu
     with jax.named_scope("optimizer"):
         updates, optimizer = program.optimizer.update(gradients, state.optimizer, state.trainable)
         trainable = optax.apply_updates(state.trainable, updates)
-    new = _advance(state, updated, trainable, variables, optimizer)
+        new = _advance(state, updated, trainable, variables, optimizer)
     return new, _metrics(program, state, new, loss, norm, updated, finite)
 
 
