@@ -37,7 +37,8 @@ CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 def detect() -> Device:
     """The device that JAX runs on here, with the memory that is free now. CPU counts.
 
-    Does not start JAX on a GPU, and settles its platform if there is none. Speeds of a CPU, and of a GPU that is in no table, are measured once per machine.
+    Does not start JAX on a GPU, and settles its platform if there is none. Speeds of a CPU, and of a GPU that is in no
+    table, are measured once per machine.
 
     Raises:
         DeviceError: if an unknown GPU cannot be measured.

@@ -24,8 +24,10 @@ attention and the elementwise work. Where memory traffic is the limit it can eve
 writing and reading stacked residuals costs more than some recomputation (compiled for an A100; not yet measured).
 
 WHEN IT HARMS. On a CPU it saves memory only while the stack is scanned (`unroll` = 1): unrolled, XLA pays the FLOPs
-and keeps the bytes. On a GPU an unrolled stack WITHOUT rematerialization needs less than a scanned one (GPT-2 124M,
-compiled for an H100: 6.7 against 9.1 GiB). Around a scan instead of inside it, it would save nothing.
+and keeps the bytes. On a GPU an unrolled stack needs somewhat more than a scanned one (GPT-2 124M at 8 x 1024, compiled
+for an H100: 6.77 against 6.34 GiB) and compiles three to ten times as long, minutes for deep stacks; it may run faster,
+which has not been measured. So unrolling is searched on a CPU, where it pays, and elsewhere taken when it is asked for.
+Around a scan instead of inside it, rematerialization would save nothing.
 
 SOURCES. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016 (arXiv:1604.06174); Korthikanti et al.,
 Reducing Activation Recomputation in Large Transformer Models, 2022 (arXiv:2205.05198).
@@ -125,11 +127,11 @@ class Rematerialization:
 
     @classmethod
     def options(cls, program: Program, device: Device) -> tuple[Self, ...]:
-        """From the fastest to the smallest."""
-        del device
+        """From the fastest to the smallest; a stack is written out on a CPU only, see WHEN IT HARMS."""
         if "stack" not in program.calls:
             return (cls(),)
-        return (cls(unroll=0), cls(), cls("dots_without_batch"), cls("full"))
+        unrolled = (cls(unroll=0),) if device.platform == "cpu" else ()
+        return (*unrolled, cls(), cls("dots_without_batch"), cls("full"))
 
 
 def residual_widths(sizes: Sizes) -> dict[str, int]:
