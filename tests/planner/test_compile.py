@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +79,28 @@ def test_a_gpu_that_is_not_here() -> None:
     assert sum(plain.owners.values()) == plain.peak_bytes
     assert plain.arguments == compile_window(program, Recipe.of(8), CPU).memory.arguments
     assert full.temporaries < plain.temporaries
+
+
+@pytest.mark.plan
+def test_without_a_driver_and_without_settings_compiling_for_a_gpu_works_and_prints_nothing() -> None:
+    code = "from brim.hardware.chatter import without_chatter\n"
+    code += "with without_chatter(): import brim.planner as planner, brim.hardware.device as device\n"
+    code += "print(planner.Target.of(device.named('h100')).platform)"
+    found = in_fresh_process(code)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "cuda\n", "")
+
+
+@pytest.mark.plan
+def test_when_jax_was_started_on_its_own_before_the_error_says_what_to_set() -> None:
+    code = "import jax; jax.devices(); from brim.hardware.device import named; from brim.planner import Target\n"
+    code += "try: Target.of(named('h100'))\nexcept Exception as error: print(error.hint)"
+    assert "JAX_PLATFORMS=cpu" in in_fresh_process(code).stdout
+
+
+def in_fresh_process(code: str) -> subprocess.CompletedProcess[str]:
+    """Run some Python with JAX's platform left open, as people have it."""
+    variables = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=False)
 
 
 TECHNIQUES = Rematerialization(), Rematerialization("full")

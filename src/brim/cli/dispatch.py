@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import brim
 from brim.errors import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, BrimError, did_you_mean
+from brim.hardware.chatter import without_chatter
 
 # Name: its module, and what it does in one line.
 COMMANDS = {
@@ -77,5 +78,6 @@ def _run(words: list[str]) -> int:
     if command not in COMMANDS:
         print(f"brim: no command `{command}`\n\nhint: {did_you_mean(command, COMMANDS)}", file=sys.stderr)
         return EXIT_USAGE
-    module, _ = COMMANDS[command]
-    return importlib.import_module(module).run(rest)
+    with without_chatter():
+        module = importlib.import_module(COMMANDS[command][0])
+    return module.run(rest)

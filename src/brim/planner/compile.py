@@ -15,11 +15,8 @@ again.
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +25,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from brim.errors import DeviceError
+from brim.hardware.chatter import without_chatter
 from brim.hardware.device import CUDA_PLUGINS, settle_platform
 from brim.hardware.facts import Device
 from brim.planner.memory import Memory
@@ -57,7 +55,7 @@ class Target:
                 installed.
         """
         settle_platform()
-        with _native_chatter_hidden():
+        with without_chatter():
             return cls._of(device)
 
     @classmethod
@@ -135,18 +133,3 @@ def _how_to_compile_for(device: Device) -> str:
     if importlib.util.find_spec(package) is None:
         return f"install the compiler for devices that are not here: pip install 'brim[{extra}]'"
     return "JAX was started before brim was asked: set JAX_PLATFORMS=cpu in the environment of this program"
-
-
-@contextmanager
-def _native_chatter_hidden() -> Iterator[None]:
-    """Without what native code writes to stderr: the compiler says four times that it finds no driver, which is so."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
