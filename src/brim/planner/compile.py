@@ -15,6 +15,7 @@ again.
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ def _compile(assembly: Assembly, recipe: Recipe, target: Target) -> Any:
 def _described(device: Device) -> Sharding:
     from jax.experimental import topologies
 
+    if device.platform == "tpu":
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # libtpu would ask Google's cloud who it is, and wait for ever
     try:
         topology = topologies.get_topology_desc(**device.topology())
     except (NotImplementedError, RuntimeError) as error:

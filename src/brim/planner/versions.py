@@ -20,9 +20,10 @@ def versions(device: Device) -> dict[str, str]:
 def _platform(device: Device) -> str:
     if device.platform == "cpu":
         return "cpu"
-    for plugin in CUDA_PLUGINS:
+    name, plugins = ("tpu", ("libtpu",)) if device.platform == "tpu" else ("cuda", CUDA_PLUGINS)
+    for plugin in plugins:
         try:
-            return f"cuda, {plugin.replace('_', '-')} {importlib.metadata.version(plugin)}"
+            return f"{name}, {plugin.replace('_', '-')} {importlib.metadata.version(plugin)}"
         except importlib.metadata.PackageNotFoundError:
             continue
     return device.platform
