@@ -79,12 +79,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """A count for people: `124.4M`, `2.1k`, `17`.
+    """A count for people: `124.4M`, `2.1k`, `966`, `0.25`; three digits below a thousand.
 
-    >>> format_count(124439808), format_count(2100), format_count(17)
-    ('124.4M', '2.1k', '17')
+    >>> format_count(124439808), format_count(2100), format_count(966.126), format_count(0.25)
+    ('124.4M', '2.1k', '966', '0.25')
     """
     for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= unit:
+        if abs(count) >= 0.9995 * unit:  # what would be rounded up to it
             return f"{count / unit:.1f}{name}"
-    return f"{count:g}"
+    return f"{count:.3g}"
