@@ -1,4 +1,4 @@
-"""Programs that are dangerous to compile at some micro-batches; built by compile processes, so they live in a module."""
+"""Programs that are dangerous to compile at some rows; built by compile processes, so they live in a module."""
 
 from __future__ import annotations
 

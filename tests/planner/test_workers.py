@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,21 +20,27 @@ import pytest
 import brim
 from brim.errors import TechniqueError
 from brim.hardware.device import named
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.compile import compile_window
+from brim.planner.search import consider, decide
+from brim.planner.verdicts import Prospect
 from brim.planner.workers import WORKER_BYTES, Workers, cannot_travel, worker_count, worth_workers
 from brim.techniques import Accumulation, Precision, Recipe, Rematerialization
 from planner.hazards import aborting_program, broken_program, dying_once_program, talking_program, waiting_program
 from planner.stacked import CPU, PARAMETERS, stacked_program
 
-ROWS, BUDGET = 8, 700 * 2**10
+ROWS, BUDGET = 8, 650 * 2**10
 FULL = Rematerialization("full")
 
 
-def plan_with(workers: Workers | None) -> Plan:
+@pytest.fixture(scope="module")
+def prospects() -> tuple[Prospect, ...]:
+    return consider(stacked_program(sizes=True), device=CPU, global_batch=ROWS, fixed=(FULL,))
+
+
+def plan_with(workers: Workers | None, prospects: tuple[Prospect, ...], budget: int = BUDGET) -> Plan:
     program = stacked_program(sizes=True)
-    plan = survey(program, device=CPU, budget_bytes=BUDGET, global_batch=ROWS, workers=workers)
-    return replace(plan, seconds=0)
+    return replace(decide(program, prospects, device=CPU, budget_bytes=budget, workers=workers), seconds=0)
 
 
 def gone(pid: int) -> bool:
@@ -53,18 +60,17 @@ def until(true: Callable[[], bool], seconds: float = 60) -> bool:
     return True
 
 
-def test_the_plan_is_the_same_with_two_processes_one_and_none() -> None:
-    here = plan_with(None)
-    assert here.compiles > 3
+def test_the_plan_is_the_same_with_two_processes_one_and_none(prospects: tuple[Prospect, ...]) -> None:
+    here = plan_with(None, prospects)
+    assert here.compiles > 2 and {"over", "chosen"} <= {candidate.outcome for candidate in here.candidates}
     for count in (1, 2):
         with Workers(partial(stacked_program, sizes=True), CPU, count=count) as workers:
-            assert plan_with(workers) == here
+            assert plan_with(workers, prospects) == here
 
 
-def test_a_process_that_aborts_is_a_recipe_that_failed_and_the_search_goes_on() -> None:
-    source = partial(aborting_program, ROWS)
-    with Workers(source, CPU, count=1) as workers:
-        plan = survey(stacked_program(), device=CPU, budget_bytes=2**30, global_batch=ROWS, workers=workers)
+def test_a_process_that_aborts_is_a_recipe_that_failed_and_the_search_goes_on(prospects: tuple[Prospect, ...]) -> None:
+    with Workers(partial(aborting_program, ROWS), CPU, count=1) as workers:
+        plan = plan_with(workers, prospects, 2**30)
     failed = [candidate for candidate in plan.candidates if candidate.outcome == "failed"]
     assert {candidate.recipe.micro_batch for candidate in failed} == {ROWS}
     words = "the compile process was ended by signal SIGABRT: "
@@ -124,7 +130,8 @@ def test_processes_end_with_their_parent_even_in_the_midst_of_a_compile(tmp_path
     mark = tmp_path / "pid"
     script = (
         "from functools import partial; from pathlib import Path; from brim.planner.workers import Workers\n"
-        "from brim.techniques import Recipe; from planner.hazards import waiting_program; from planner.stacked import CPU\n"
+        "from brim.techniques import Recipe; from planner.hazards import waiting_program\n"
+        "from planner.stacked import CPU\n"
         f"with Workers(partial(waiting_program, 1, Path({str(mark)!r})), CPU, count=1) as workers:\n"
         "    workers.compile(Recipe.of(1))\n"
     )
@@ -174,3 +181,46 @@ def test_processes_compile_for_a_gpu_that_is_not_here() -> None:
     settings = {"device": named("h100-sxm"), "budget": "1GiB", "global_batch": 4, "fixed": fixed, "cache": False}
     here, elsewhere = (brim.plan(stacked_program, workers=count, **settings) for count in (0, 2))
     assert replace(here, seconds=0) == replace(elsewhere, seconds=0)
+
+
+# ---- the command
+
+RUN = Path(__file__).parents[2] / "configs" / "demo.toml"
+SMALL = ("--model.layers", "2", "--model.width", "32", "--model.heads", "2", "--data.vocabulary", "64")
+
+
+def brim_plan(home: Path, *words: str) -> subprocess.Popen[str]:
+    """`brim plan` of a small model in a process group of its own, with an empty cache folder below `home`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "brim", "plan", str(RUN), *SMALL, "--budget", "5MiB", "--json", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "XDG_CACHE_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_after_ctrl_c_nothing_is_left_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    command = brim_plan(tmp_path, "--workers", "1")
+    assert command.stderr is not None
+    lines = iter(command.stderr.readline, "")
+    assert any(line.startswith("compiled 1 of about ") for line in lines)
+    children = [int(pid) for pid in _children(command.pid)]
+    os.killpg(command.pid, signal.SIGINT)  # as a terminal does
+    _, rest = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert rest.endswith("brim: interrupted\n") and "Traceback" not in rest
+    assert children and until(lambda: all(map(gone, children)), seconds=10)
+
+    output, said = brim_plan(tmp_path, "--workers", "0").communicate(timeout=300)
+    told = [line for line in said.splitlines() if line.startswith("compiled ")]
+    assert "known from before" in told[0] and "known from before" not in told[-1]
+    again, said = brim_plan(tmp_path).communicate(timeout=60)
+    assert again == output and json.loads(output)["compiles"] == len(told)
+    assert said == "this search was finished before, and its plan kept; --no-cache searches again\n"
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()

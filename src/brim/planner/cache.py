@@ -7,8 +7,9 @@
 What compiled and what searched are the versions of JAX, of the CUDA plugin and cuDNN, of the libraries that programs
 are made of, and brim's own source files: after any change of one of them nothing is found, which costs time only.
 
-A record is written to a temporary name and renamed, so processes may share the folder. What cannot be read counts as
-not there and is written again. The oldest records are removed when the folder grows too large. Nothing in it executes.
+A record is written to a temporary name and renamed, so processes may share the folder. What cannot be read, or does not
+have the digest that was written with it, counts as not there and is written again. The oldest records are removed when
+the folder grows too large. Nothing in it executes.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ from typing import Any
 import brim
 from brim.hardware.facts import Device
 from brim.hardware.probe import cache_folder
-
-SCHEMA = 1
-"""Changes when the meaning of a record does."""
 
 MOST_FILES = 2000
 MOST_BYTES = 64 * 2**20
@@ -65,16 +63,14 @@ class Cache:
         """The record under a key; None if there is none that can be read."""
         try:
             record = json.loads(self._path(key).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            value, whole = record["value"], record["digest"] == _digest(key, record["value"])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA or record.get("key") != key:
-            return None
-        value = record.get("value")
-        return value if isinstance(value, dict) else None
+        return value if whole else None
 
     def write(self, key: str, value: Mapping[str, Any]) -> None:
         """Keep a record; a disk that is full or read-only means that nothing is kept."""
-        text = json.dumps({"schema": SCHEMA, "key": key, "value": value})
+        text = json.dumps({"digest": _digest(key, value), "value": value})
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             _write_whole(self._path(key), text)
@@ -110,6 +106,10 @@ def made_by() -> Mapping[str, str | None]:
     """Versions of everything that a plan depends on, and a fingerprint of brim's own source files."""
     versions: dict[str, str | None] = {package: _version(package) for package in _PACKAGES}
     return {**versions, "brim": brim.__version__, "source": _source_fingerprint()}
+
+
+def _digest(key: str, value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(f"{key} {json.dumps(value, sort_keys=True)}".encode()).hexdigest()
 
 
 def _version(package: str) -> str | None:

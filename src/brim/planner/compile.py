@@ -116,12 +116,14 @@ def compile_window(
     lowered = _lower(assembly, target)
     options = {**(_DESCRIBED_ONLY if target.described else {}), **recipe.compiler_options}
     key = "" if cache is None else _key(lowered, assembly, recipe, target, options)
-    known = None if cache is None else _remembered(cache.read(key))
-    memory = known or Memory.of(
-        lowered.compile(compiler_options=options or None), assembly, accumulating=recipe.accumulation > 1
-    )
-    if cache is not None and known is None:
-        cache.write(key, dataclasses.asdict(memory))
+    known = None if cache is None else cache.read(key)
+    if known is not None:
+        memory = Memory(**known)
+    else:
+        compiled = lowered.compile(compiler_options=options or None)
+        memory = Memory.of(compiled, assembly, accumulating=recipe.accumulation > 1)
+        if cache is not None:
+            cache.write(key, dataclasses.asdict(memory))
     seconds = time.perf_counter() - start
     return Compiled(memory, seconds, tuple(dict.fromkeys(notes)), cached=known is not None)
 
@@ -145,14 +147,6 @@ def _key(lowered: Any, assembly: Assembly, recipe: Recipe, target: Target, optio
         "target": [target.platform, target.description],
     }
     return key_of("compile", facts)
-
-
-def _remembered(record: Mapping[str, Any] | None) -> Memory | None:
-    try:
-        memory = None if record is None else Memory(**record)
-    except TypeError:  # a record of another shape: as if not there
-        return None
-    return memory if memory is not None and sum(memory.owners.values()) == memory.peak_bytes else None
 
 
 def _described(device: Device) -> Sharding:

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 
-from brim.errors import CheckpointError
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache, device_facts, key_of
 from brim.planner.plan import Plan
@@ -85,11 +84,7 @@ def remembered(
     record = None if cache is None else cache.read(key)
     if record is None:
         return None
-    try:
-        plan = Plan.from_json(record)
-    except (CheckpointError, ValueError, AttributeError):  # a record of another shape: as if not there
-        return None
-    return replace(plan, device=device, updates=updates, price_per_hour=price_per_hour)
+    return replace(Plan.from_json(record), device=device, updates=updates, price_per_hour=price_per_hour)
 
 
 def searched(cache: Cache | None, key: str, search: Callable[[], Plan]) -> Plan:
