@@ -22,7 +22,9 @@ from brim.program import Program
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, stacked_program
 
-RECIPE = Recipe.of(2, Accumulation(2), Rematerialization("full"))
+QUICK = {"xla_backend_optimization_level": "0"}  # the same bytes in half the time
+RECIPE = Recipe.of(2, Accumulation(2), Rematerialization("full"), compiler_options=QUICK)
+FULL = Rematerialization("full")
 DAMAGES = {
     "cut short": lambda text: text[: len(text) // 2],
     "empty": lambda text: "",
@@ -59,7 +61,9 @@ def test_whatever_changes_the_program_or_its_owners_is_compiled_anew(
 ) -> None:
     compiled(kept)
     assert not compiled(kept, recipe=replace(RECIPE, micro_batch=4)).cached
-    assert not compiled(kept, recipe=replace(RECIPE, compiler_options={"xla_cpu_enable_fast_math": "True"})).cached
+    assert not compiled(
+        kept, recipe=replace(RECIPE, compiler_options={**QUICK, "xla_cpu_enable_fast_math": "True"})
+    ).cached
     assert not compiled(kept, replace(stacked_program(), clip_norm=1.0)).cached
 
     program = stacked_program()
@@ -77,22 +81,34 @@ def test_whatever_changes_the_program_or_its_owners_is_compiled_anew(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_record_is_compiled_again_and_written_whole(kept: Cache, damage: str) -> None:
-    right = compiled(kept)
+def test_a_damaged_record_is_as_if_not_there(kept: Cache, damage: str) -> None:
+    kept.write("compile-1", {"temporaries": 300, "owners": {"batch": 5}})
     (path,) = files(kept)
     text = path.read_text(encoding="utf-8")
+    assert kept.read("compile-1") == {"temporaries": 300, "owners": {"batch": 5}}
     damaged = DAMAGES[damage](text)
     assert damaged != text
     path.write_bytes(damaged.encode("utf-8", "surrogatepass"))
+    assert kept.read("compile-1") is None
+    path.rename(kept.folder / "compile-2.json")
+    assert kept.read("compile-2") is None
+
+
+def test_a_damaged_compile_is_compiled_again_and_written_whole(kept: Cache) -> None:
+    right = compiled(kept)
+    (path,) = files(kept)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"temporaries": ', '"temporaries": 1'), encoding="utf-8")
     again = compiled(kept)
     assert not again.cached and again.memory == right.memory
     assert path.read_text(encoding="utf-8") == text
-    assert compiled(kept).cached
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", __file__])
-def test_a_folder_that_cannot_be_written_costs_nothing_but_time(place: str) -> None:
-    assert not compiled(Cache(Path(place) / "plans")).cached
+def test_a_folder_that_cannot_be_written_is_always_empty(place: str) -> None:
+    nowhere = Cache(Path(place) / "plans")
+    nowhere.write("compile-1", {"a": 1})
+    assert nowhere.read("compile-1") is None
 
 
 def test_the_folder_stays_small_and_the_newest_stay(kept: Cache) -> None:
@@ -144,22 +160,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    """A real plan."""
+    return planned(cache=False)
+
+
 @pytest.fixture
-def searches(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Counts what is really searched."""
+def searches(home: Path, found: Plan, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Counts what is searched; every search finds the same."""
     counted: list[object] = []
-    survey = api.survey
 
     def counting(*program: Any, **settings: Any) -> Plan:
         counted.append(settings)
-        return survey(*program, **settings)
+        return replace(found, updates=settings["updates"], seconds=float(len(counted)))
 
     monkeypatch.setattr(api, "survey", counting)
     return counted
 
 
 def planned(program: Program | None = None, **changes: Any) -> Plan:
-    asked = {"device": CPU, "budget": "1GiB", "global_batch": 2, "updates": 10}
+    asked = {"device": CPU, "budget": "1GiB", "global_batch": 2, "updates": 10, "fixed": (FULL, Accumulation(1))}
     return brim.plan(program or stacked_program(), **{**asked, **changes})
 
 
@@ -184,8 +205,8 @@ def test_another_question_is_searched_again(searches: list[object]) -> None:
         {},
         {"budget": "2GiB"},
         {"global_batch": 4},
-        {"micro_batch": 1},
-        {"fixed": (Rematerialization("full"),)},
+        {"micro_batch": 2},
+        {"fixed": (FULL,)},
         {"device": replace(CPU, kind="another CPU")},
         {"program": replace(program, loss=other)},
         {"program": replace(program, clip_norm=1.0)},
@@ -217,8 +238,8 @@ def test_a_damaged_plan_is_searched_again(searches: list[object], home: Path) ->
     assert len(searches) == 4
 
 
-def test_a_search_with_a_failed_compile_is_not_kept(kept: Cache, home: Path) -> None:
-    plan = planned(cache=False)
+def test_a_search_with_a_failed_compile_is_not_kept(kept: Cache, found: Plan) -> None:
+    plan = found
     failed = replace(plan, candidates=(replace(plan.candidates[0], outcome="failed"), *plan.candidates[1:]))
     key = remembered.search_key({}, CPU, 2**30)
     assert remembered.searched(kept, key, lambda: failed) is failed
