@@ -189,13 +189,13 @@ RUN = Path(__file__).parents[2] / "configs" / "demo.toml"
 SMALL = (
     "--model.layers 1 --model.width 32 --model.heads 2 --data.vocabulary 512 --train.global_batch 8 "
     "--techniques.chunked_loss.tokens 0 --techniques.rematerialization.policy full"
-).split()
+)
 
 
 def brim_plan(home: Path, *words: str) -> subprocess.Popen[str]:
     """`brim plan` of a small model in a process group of its own, with an empty cache folder below `home`."""
     return subprocess.Popen(
-        [sys.executable, "-m", "brim", "plan", str(RUN), *SMALL, "--budget", "1GiB", "--json", *words],
+        [sys.executable, "-m", "brim", "plan", str(RUN), *SMALL.split(), "--budget", "1GiB", "--json", *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "XDG_CACHE_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
