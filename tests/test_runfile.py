@@ -11,7 +11,8 @@ from brim.errors import SettingsError
 from brim.models import parameter_count
 from brim.runfile import KEEPS_THE_STATE, RunFile, RunSettings
 from brim.settings import keys_of
-from brim.supervisor.setup import build_program, with_known_vocabulary
+from brim.supervisor.setup import build_program
+from brim.supervisor.vocabulary import with_known_vocabulary
 from brim.tree import tree_size
 
 CONFIGS = Path(__file__).parent.parent / "configs"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from brim import cli
-from brim.cli import plan
 from brim.errors import NoPlanFits
 from brim.hardware.device import Device, named
+from brim.supervisor import planning, setup
 
 RUN = Path(__file__).parents[2] / "configs" / "gpt2-124m.toml"
 ENTRY = """
@@ -31,13 +31,12 @@ def planned(monkeypatch):
         asked.update(settings)
         raise NoPlanFits("no search in this test")
 
-    monkeypatch.setattr(plan, "survey", survey)
-    monkeypatch.setattr(plan.setup, "with_known_vocabulary", lambda run: run)
-    monkeypatch.setattr(plan.setup, "build_program", lambda run: None)
-    monkeypatch.setattr(plan.setup, "enable_compilation_cache", lambda: None)
+    monkeypatch.setattr(planning, "survey", survey)
+    monkeypatch.setattr(setup, "build_program", lambda run: None)
+    monkeypatch.setattr(setup, "enable_compilation_cache", lambda: None)
 
     def run(device: str) -> tuple[int, dict[str, object]]:
-        return cli.main(["plan", str(RUN), "--device", device]), asked
+        return cli.main(["plan", str(RUN), "--device", device, "--workers", "0", "--no-cache"]), asked
 
     return run
 

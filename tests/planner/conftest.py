@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ from brim.techniques import Recipe
 
 # Code generation takes half of a compile's time and none of its buffer assignment.
 QUICK = {"xla_backend_optimization_level": "0"}
+
+
+@pytest.fixture(autouse=True)
+def empty_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run of the tests planned must not answer for this one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,12 @@ from rich.console import Console
 from brim.cli.arguments import read_with_overrides
 from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
 from brim.hardware.device import Device, detect, find, reading_of
-from brim.planner import Plan, default_budget, survey
+from brim.planner import Plan
+from brim.planner.cache import Cache
 from brim.quantities import parse_bytes
 from brim.runfile import RunFile
-from brim.supervisor import setup
+from brim.settings import require
+from brim.supervisor.planning import Request, plan_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Arguments:
     otherwise the one that is here."""
     price_per_hour: float | None = None
     """Price of the device, to say what the run costs."""
+    workers: int | None = None
+    """How many processes compile at a time; 0: this one alone. Otherwise this one for a small program and the device
+    that is here, and else one per processor, up to 4, as far as memory allows."""
+    cache: bool = True
+    """Whether to look up compiles and finished searches of earlier times, and to keep those of this time."""
     json: bool = False
     """Print the plan as one JSON object."""
 
@@ -61,22 +68,17 @@ def run(arguments: list[str]) -> int:
 
 def make_plan(options: Arguments, run_file: RunFile) -> Plan:
     """The plan of a run for the device and budget that the options name."""
-    run_file = setup.with_known_vocabulary(run_file)
-    setup.enable_compilation_cache()
-    device = detect() if options.device is None else _asked(options.device)
-    settings = run_file.settings
-    asked = parse_bytes(options.budget) if options.budget else settings.plan.budget_bytes
-    return survey(
-        setup.build_program(run_file),
-        device=device,
-        budget_bytes=asked or default_budget(device),
-        global_batch=settings.train.global_batch,
-        fixed=run_file.techniques,
-        micro_batch=settings.train.micro_batch,
-        updates=settings.train.updates,
+    if options.workers is not None:
+        require(options.workers >= 0, "workers", options.workers, "0 or more processes")
+    request = Request(
+        device=detect() if options.device is None else _asked(options.device),
+        budget_bytes=parse_bytes(options.budget) if options.budget else None,
         price_per_hour=options.price_per_hour,
+        workers=options.workers,
+        cache=Cache.of_user() if options.cache else None,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    return plan_of(run_file, request)
 
 
 def _asked(name: str) -> Device:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,6 +20,7 @@ import optax
 from brim.errors import TechniqueError
 from brim.hardware.facts import Device
 from brim.planner.bounds import Bound, Bounds
+from brim.planner.cache import Cache
 from brim.planner.compile import Compiled, CompileFunction, Target, compile_window
 from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
@@ -27,8 +28,9 @@ from brim.planner.selection import MAX_COMPILES, Option, Selection
 from brim.planner.space import micro_batches, recipes, settings_of
 from brim.planner.verdicts import Prospect, against, verdicts
 from brim.planner.versions import versions
+from brim.planner.workers import Workers
 from brim.program import Program
-from brim.quantities import format_bytes
+from brim.quantities import format_bytes, format_seconds
 from brim.settings import require
 from brim.techniques import Recipe, Technique
 
@@ -84,6 +86,8 @@ def survey(
     price_per_hour: float | None = None,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
+    workers: Workers | None = None,
+    cache: Cache | None = None,
     max_compiles: int = MAX_COMPILES,
 ) -> Plan:
     """As `search`, but a plan that does not fit is returned too (`plan.fits` is False), with every reason.
@@ -99,15 +103,17 @@ def survey(
         updates: length of the run, to say how long it takes.
         price_per_hour: of the device, to say what it costs.
         progress: is told a line before the first compile and after each.
-        compile_recipe: reads the memory of one recipe; `compile_window` if left out.
+        compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
+        workers: processes that compile this program for this device, in place of `compile_recipe`.
+        cache: where compiles in this process are looked up and kept; None: nowhere.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
     Raises:
         SettingsError, TechniqueError, DeviceError: as `search`.
     """
     start = time.perf_counter()
-    if compile_recipe is None:
-        compile_recipe = partial(compile_window, target=Target.of(device))
+    if compile_recipe is None and workers is None:
+        compile_recipe = partial(compile_window, target=Target.of(device), cache=cache)
     prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
     plan = decide(
         program,
@@ -116,6 +122,7 @@ def survey(
         budget_bytes=budget_bytes,
         progress=progress,
         compile_recipe=compile_recipe,
+        workers=workers,
         max_compiles=max_compiles,
     )
     return replace(
@@ -160,63 +167,94 @@ def decide(
     device: Device,
     budget_bytes: int,
     progress: Callable[[str], None] | None = None,
-    compile_recipe: CompileFunction,
+    compile_recipe: CompileFunction | None = None,
+    workers: Workers | None = None,
     max_compiles: int = MAX_COMPILES,
 ) -> Plan:
     """Compile what must be known of some prospects to choose among them under one budget; arguments as `survey`."""
     start = time.perf_counter()
     require(budget_bytes > 0, "budget_bytes", budget_bytes, "more than 0 bytes")
-    compiler = _Compiler(program, device, budget_bytes, prospects, compile_recipe, progress or _unheard)
-    selection = Selection([prospect.option for prospect in prospects], budget_bytes, compiler.compile, max_compiles)
-    compiler.announce(selection)
-    selection.run()
+    compile_ahead = _in_turn(program, device, compile_recipe or compile_window) if workers is None else workers.compile
+    known = _nothing_known if workers is None else workers.known
+    compiler = _Compiler(budget_bytes, prospects, compile_ahead, known, progress or _unheard, max_compiles)
+    compiler.announce()
+    compiler.selection.run()
     return Plan(
         device=device,
         budget_bytes=budget_bytes,
         global_batch=prospects[0].recipe.global_batch,
-        candidates=verdicts(prospects, selection, compiler.compiled, compiler.failed, budget_bytes),
+        candidates=verdicts(prospects, compiler.selection, compiler.compiled, compiler.failed, budget_bytes),
         versions=versions(device),
         seconds=time.perf_counter() - start,
-        compiles=len(selection.peaks),
+        compiles=len(compiler.selection.peaks),
         unit="tokens" if program.tokens_per_row > 1 else "rows",
     )
 
 
+Guesses = Callable[[], Iterator[Recipe]]
+"""What may be asked for next, likeliest first."""
+
+
+def _in_turn(
+    program: Program, device: Device, compile_recipe: CompileFunction
+) -> Callable[[Recipe, Guesses], Compiled]:
+    """Compiling in this process, which has no time for guesses."""
+    return lambda recipe, guesses: compile_recipe(program, recipe, device)
+
+
+def _nothing_known(recipe: Recipe) -> None:
+    del recipe
+
+
 @dataclass
 class _Compiler:
-    """Compiles what the selection asks for, keeps what was learnt, and tells."""
+    """Has compiled what the selection asks for, keeps what was learnt, and tells."""
 
-    program: Program
-    device: Device
     budget_bytes: int
     prospects: Sequence[Prospect]
-    compile_recipe: CompileFunction
+    compile_ahead: Callable[[Recipe, Guesses], Compiled]
+    known: Callable[[Recipe], Compiled | None]
     progress: Callable[[str], None]
+    max_compiles: int
     compiled: dict[int, Compiled] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    selection: Selection = field(init=False)
 
-    def announce(self, selection: Selection) -> None:
+    def __post_init__(self) -> None:
+        options = [prospect.option for prospect in self.prospects]
+        self.selection = Selection(options, self.budget_bytes, self.compile, self.max_compiles)
+
+    def announce(self) -> None:
         """Say how much there is to do."""
-        pruned = sum(map(selection.pruned, range(len(self.prospects))))
+        pruned = sum(map(self.selection.pruned, range(len(self.prospects))))
         self.progress(f"{len(self.prospects)} candidates, {pruned} pruned by formula")
 
     def compile(self, number: int) -> int | None:
         """Compiled peak of a prospect in bytes; None if XLA refuses it."""
-        recipe = self.prospects[number].recipe
+        expected = self.selection.expected_compiles(number)
+        start = time.perf_counter()
         try:
-            compiled = self.compile_recipe(self.program, recipe, self.device)
+            compiled = self.compile_ahead(self.prospects[number].recipe, partial(self._guesses, number))
         except jax.errors.JaxRuntimeError as error:
             self.failed[number] = str(error).splitlines()[0]
-            self._tell(recipe, f"failed: {self.failed[number]}")
+            self._tell(number, expected, f"failed: {self.failed[number]}", time.perf_counter() - start)
             return None
         self.compiled[number] = compiled
         peak = compiled.memory.peak_bytes
-        self._tell(recipe, f"{format_bytes(peak)}, {against(peak, self.budget_bytes)}")
+        told = f"{format_bytes(peak)}, {against(peak, self.budget_bytes)}"
+        self._tell(number, expected, told, compiled.seconds, known=compiled.cached)
         return peak
 
-    def _tell(self, recipe: Recipe, result: str) -> None:
+    def _guesses(self, number: int) -> Iterator[Recipe]:
+        known = {other: self.known(prospect.recipe) for other, prospect in enumerate(self.prospects)}
+        peaks = {other: compiled.memory.peak_bytes for other, compiled in known.items() if compiled is not None}
+        return (self.prospects[other].recipe for other in self.selection.ahead(number, peaks))
+
+    def _tell(self, number: int, expected: int, result: str, seconds: float, *, known: bool = False) -> None:
         count = len(self.compiled) + len(self.failed)
-        self.progress(f"compiled {count}: {recipe.describe()}: {result}")
+        took = f"{format_seconds(seconds)}, known from before" if known else format_seconds(seconds)
+        recipe = self.prospects[number].recipe.describe()
+        self.progress(f"compiled {count} of about {expected}: {recipe}: {result} ({took})")
 
 
 def _traced_once(program: Program) -> Program:

@@ -18,9 +18,12 @@ batch prune.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import statistics
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from brim.planner.bounds import SAFETY, Bound
 
@@ -77,18 +80,57 @@ class Selection:
         self._compiles_for_runners_up = 0
         self.peaks: dict[int, int | None] = {}
         self.trusts_formulas = True
+        self._last_resort: list[int] | None = None  # replaced, never changed: copies share it
 
     def run(self) -> None:
         """Compile until the choice and its runners-up are known; when nothing fits, until that is known."""
-        self._prove()
-        if not self.fitting():
-            for number in self._smallest():
-                self._compile(number)
-            self._prove()  # what was compiled may have shown that formulas are not to be trusted
+        while (number := self.next()) is not None:
+            self.record(number, self._compile_option(number))
 
-    def _prove(self) -> None:
-        while (number := self._next()) is not None:
-            self._compile(number)
+    def next(self) -> int | None:
+        """What to compile now; None when all that is needed is known."""
+        if self._last_resort:
+            return self._last_resort[0]
+        number = self._next()
+        if number is None and self._last_resort is None and not self.fitting():
+            # What is compiled now may show that formulas are not to be trusted; then the search goes on.
+            self._last_resort = self._smallest()
+            return self._last_resort[0] if self._last_resort else None
+        return number
+
+    def record(self, number: int, peak: int | None) -> None:
+        """Take in what `next` asked for: the compiled peak in bytes, or None if the compiler refused it."""
+        least = max([self.least_bytes(number), *(self._least_after(other, number) for other in self._smaller(number))])
+        self.peaks[number] = peak
+        if peak is not None and peak < least:
+            self.trusts_formulas = False
+        if self._last_resort:
+            self._last_resort = [other for other in self._last_resort if other != number]
+
+    def ahead(self, pending: int, known: Mapping[int, int | None] = MappingProxyType({})) -> Iterator[int]:
+        """What would be asked for after a pending compile, likeliest first: guesses for those who have nothing to do.
+
+        Follows two paths in turn: the pending option needs what is expected of it, and the opposite. Whatever is asked
+        for on the way is taken to need what is known or expected of it. This selection itself is not changed.
+
+        Args:
+            pending: what `next` said.
+            known: peaks that were found already and not asked for yet; they make the guesses better.
+        """
+        expected = int(self._expected(pending))
+        opposite = self._budget + 1 if expected <= self._budget else self._budget
+        paths = (self._path(pending, peak, known) for peak in (expected, opposite))
+        steps = (number for pair in itertools.zip_longest(*paths) for number in pair if number is not None)
+        seen = set()
+        for number in steps:
+            if number not in seen:
+                seen.add(number)
+                yield number
+
+    def expected_compiles(self, pending: int) -> int:
+        """How many compiles the whole search will take if all goes as expected, the pending one included."""
+        path = self._path(pending, int(self._expected(pending)), {})
+        return len(self.peaks) + 1 + sum(1 for _ in path)
 
     def _smallest(self) -> list[int]:
         """What to compile when nothing fits: what is undecided, or anything if nothing was compiled, at its smallest.
@@ -162,12 +204,15 @@ class Selection:
         ]
         return min(too_large, key=lambda number: self._options[number].micro_batch, default=first)
 
-    def _compile(self, number: int) -> None:
-        peak = self._compile_option(number)
-        least = max([self.least_bytes(number), *(self._least_after(other, number) for other in self._smaller(number))])
-        self.peaks[number] = peak
-        if peak is not None and peak < least:
-            self.trusts_formulas = False
+    def _path(self, number: int, peak: int, known: Mapping[int, int | None]) -> Iterator[int]:
+        """What is asked for after a peak that is only supposed; what is known already is passed over."""
+        supposed = copy.copy(self)
+        supposed.peaks = dict(self.peaks)
+        supposed.record(number, peak)
+        while (following := supposed.next()) is not None:
+            if following not in known:
+                yield following
+            supposed.record(following, known.get(following, int(supposed._expected(following))))
 
     def _smaller(self, number: int) -> list[int]:
         option = self._options[number]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,24 +39,6 @@ def prepare_corpus(run: RunFile, folder: RunFolder, progress: Callable[[str, flo
     """
     settings = run.settings.data
     return prepare(settings, Path(settings.store) if settings.store else folder.data, progress=progress)
-
-
-def with_known_vocabulary(run: RunFile) -> RunFile:
-    """The run with its vocabulary filled in, before any run folder exists.
-
-    A byte or BPE tokenizer says its size in advance; the characters of a corpus must be read, and nothing is kept.
-
-    Raises:
-        SettingsError: if the model does not go together. DataError: if the corpus must be read and cannot be.
-    """
-    settings = run.settings
-    if settings.model.vocabulary is not None or settings.model.preset:
-        return run.with_vocabulary(None)
-    if settings.data.tokenizer == "characters":
-        with tempfile.TemporaryDirectory() as folder:
-            return run.with_vocabulary(prepare(settings.data, Path(folder)).tokenizer.vocabulary_size)
-    ends_documents = settings.data.split == "documents"
-    return run.with_vocabulary(settings.data.vocabulary if settings.data.tokenizer == "bpe" else 256 + ends_documents)
 
 
 def build_program(run: RunFile) -> Program:
