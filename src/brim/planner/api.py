@@ -62,20 +62,12 @@ def plan(
         about = program_facts(built, device, global_batch)
         key = search_key(about, device, budget_bytes, global_batch=global_batch, micro_batch=micro_batch, fixed=fixed)
 
+    asked = {"global_batch": global_batch, "micro_batch": micro_batch, "fixed": fixed, "updates": updates}
+
     def search() -> Plan:
         with _processes(program, device, workers, kept, progress) as processes:
-            return survey(
-                built,
-                device=device,
-                budget_bytes=budget_bytes,
-                global_batch=global_batch,
-                fixed=fixed,
-                micro_batch=micro_batch,
-                updates=updates,
-                progress=progress,
-                workers=processes,
-                cache=kept,
-            )
+            where = {"device": device, "budget_bytes": budget_bytes, "workers": processes, "cache": kept}
+            return survey(built, **where, **asked, progress=progress)  # type: ignore[arg-type]
 
     plan = remembered(kept, key, device, updates=updates) or searched(kept, key, search)
     _ = plan.chosen
