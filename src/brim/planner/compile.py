@@ -111,8 +111,8 @@ def compile_window(
     """
     notes: list[str] = []
     start = time.perf_counter()
-    target = target or Target.of(device)
     assembly = assemble(program, recipe, device, notes.append)
+    target = target or Target.of(device)
     lowered = _lower(assembly, target)
     options = {**(_DESCRIBED_ONLY if target.described else {}), **recipe.compiler_options}
     key = "" if cache is None else _key(lowered, assembly, recipe, target, options)
