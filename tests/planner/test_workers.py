@@ -19,6 +19,7 @@ import pytest
 
 import brim
 from brim.errors import TechniqueError
+from brim.hardware import host
 from brim.hardware.device import named
 from brim.planner import Plan
 from brim.planner.compile import compile_window
@@ -29,7 +30,7 @@ from brim.techniques import Accumulation, Precision, Recipe, Rematerialization
 from planner.hazards import aborting_program, broken_program, dying_once_program, talking_program, waiting_program
 from planner.stacked import CPU, PARAMETERS, stacked_program
 
-ROWS, BUDGET = 8, 650 * 2**10
+ROWS, BUDGET = 8, 900 * 2**10  # 921,600 bytes: 4 rows fit (918,038), 8 do not (999,886)
 FULL = Rematerialization("full")
 
 
@@ -61,11 +62,13 @@ def until(true: Callable[[], bool], seconds: float = 60) -> bool:
 
 
 def test_the_plan_is_the_same_with_two_processes_one_and_none(prospects: tuple[Prospect, ...]) -> None:
-    here = plan_with(None, prospects)
-    assert here.compiles > 2 and {"over", "chosen"} <= {candidate.outcome for candidate in here.candidates}
+    budgets = BUDGET, 2**30
+    here = [plan_with(None, prospects, budget) for budget in budgets]
+    outcomes = {candidate.outcome for plan in here for candidate in plan.candidates}
+    assert {"over", "chosen", "fits", "slower"} <= outcomes and here[0].recipe != here[1].recipe
     for count in (1, 2):
         with Workers(partial(stacked_program, sizes=True), CPU, count=count) as workers:
-            assert plan_with(workers, prospects) == here
+            assert [plan_with(workers, prospects, budget) for budget in budgets] == here
 
 
 def test_a_process_that_aborts_is_a_recipe_that_failed_and_the_search_goes_on(prospects: tuple[Prospect, ...]) -> None:
@@ -206,6 +209,12 @@ def brim_plan(home: Path, *words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_after_ctrl_c_nothing_is_left_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    # A busy machine does not keep its measured speeds, and another speed is another question.
+    key = f"{host.processor_name()} x {host.processor_count()}, JAX {jax.__version__}"
+    speeds = {"float32_flops": 1e11, "bfloat16_flops": 1e11, "bandwidth_bytes_per_second": 1e10}
+    (tmp_path / "brim").mkdir()
+    (tmp_path / "brim" / "speeds.json").write_text(json.dumps({key: speeds}), encoding="utf-8")
+
     command = brim_plan(tmp_path, "--workers", "1")
     assert command.stderr is not None
     lines = iter(command.stderr.readline, "")
@@ -221,7 +230,9 @@ def test_after_ctrl_c_nothing_is_left_and_the_next_start_goes_on(tmp_path: Path)
     told = [line for line in said.splitlines() if line.startswith("compiled ")]
     assert "known from before" in told[0] and "known from before" not in told[-1]
     again, said = brim_plan(tmp_path).communicate(timeout=60)
-    assert again == output and json.loads(output)["compiles"] == len(told)
+    first, kept = json.loads(output), json.loads(again)
+    del first["device_facts"], kept["device_facts"]  # what is free now is no part of the answer
+    assert kept == first and kept["compiles"] == len(told)
     assert said == "this search was finished before, and its plan kept; --no-cache searches again\n"
 
 

@@ -57,10 +57,8 @@ def plan(
     budget_bytes = default_budget(device) if budget is None else parse_bytes(budget)
     built = program if isinstance(program, Program) else program()
     kept = Cache.of_user() if cache else None
-    key = ""
-    if kept is not None:
-        about = program_facts(built, device, global_batch)
-        key = search_key(about, device, budget_bytes, global_batch=global_batch, micro_batch=micro_batch, fixed=fixed)
+    about = {} if kept is None else program_facts(built, device, global_batch)
+    key = search_key(about, device, budget_bytes, global_batch=global_batch, micro_batch=micro_batch, fixed=fixed)
 
     asked = {"global_batch": global_batch, "micro_batch": micro_batch, "fixed": fixed, "updates": updates}
 
@@ -69,9 +67,9 @@ def plan(
             where = {"device": device, "budget_bytes": budget_bytes, "workers": processes, "cache": kept}
             return survey(built, **where, **asked, progress=progress)  # type: ignore[arg-type]
 
-    plan = remembered(kept, key, device, updates=updates) or searched(kept, key, search)
-    _ = plan.chosen
-    return plan
+    found = remembered(kept, key, device, updates=updates) or searched(kept, key, search)
+    _ = found.chosen
+    return found
 
 
 def _processes(

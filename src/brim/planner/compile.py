@@ -118,8 +118,8 @@ def compile_window(
     """
     notes: list[str] = []
     start = time.perf_counter()
-    target = target or Target.of(device)
     assembly = assemble(program, recipe, device, notes.append)
+    target = target or Target.of(device)
     lowered = _lower(assembly, target)
     options = {**(_DESCRIBED_GPU if target.described and target.platform == "cuda" else {}), **recipe.compiler_options}
     key = "" if cache is None else _key(lowered, assembly, recipe, target, options)
