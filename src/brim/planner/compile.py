@@ -27,6 +27,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from brim.compiled import Audit, audit_compile
 from brim.errors import DeviceError
 from brim.hardware.device import CUDA_PLUGINS, settle_platform
 from brim.hardware.facts import Device
@@ -85,6 +86,7 @@ class Compiled:
 
 
 CompileFunction = Callable[[Program, Recipe, Device], Compiled]
+AuditFunction = Callable[[Program, Recipe, Device], Audit]
 
 
 def compile_window(program: Program, recipe: Recipe, device: Device, target: Target | None = None) -> Compiled:
@@ -107,15 +109,27 @@ def compile_window(program: Program, recipe: Recipe, device: Device, target: Tar
     return Compiled(memory, seconds, tuple(dict.fromkeys(notes)))
 
 
+def audit_window(program: Program, recipe: Recipe, device: Device, target: Target | None = None) -> Audit:
+    """Compile one window as `compile_window` does, and keep XLA's own description of it.
+
+    Raises:
+        TechniqueError, DeviceError, jax.errors.JaxRuntimeError: as `compile_window` and `audit_compile`.
+    """
+    assembly = assemble(program, recipe, device, lambda note: None)
+    return audit_compile(_lowered(assembly, target or Target.of(device)), recipe.compiler_options)
+
+
 def _compile(assembly: Assembly, recipe: Recipe, target: Target) -> Any:
+    return _lowered(assembly, target).compile(compiler_options=dict(recipe.compiler_options) or None)
+
+
+def _lowered(assembly: Assembly, target: Target) -> Any:
     # Unused arguments are kept, because their arrays lie on the device all the same.
     jit: Any = partial(jax.jit, assembly.window, donate_argnums=(0,), keep_unused=True)
     if target.sharding is None:
-        lowered = jit().lower(assembly.state, assembly.batch)
-    else:
-        window = jit(in_shardings=target.sharding, out_shardings=target.sharding)
-        lowered = window.trace(assembly.state, assembly.batch).lower(lowering_platforms=(target.platform,))
-    return lowered.compile(compiler_options=dict(recipe.compiler_options) or None)
+        return jit().lower(assembly.state, assembly.batch)
+    window = jit(in_shardings=target.sharding, out_shardings=target.sharding)
+    return window.trace(assembly.state, assembly.batch).lower(lowering_platforms=(target.platform,))
 
 
 def _described(device: Device) -> Sharding:

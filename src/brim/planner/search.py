@@ -5,6 +5,7 @@
 3. cost.py       predicted seconds; the order of the candidates
 4. selection.py  what to compile, until the fastest that fits and two runners-up are known
 5. plan.py       the record, with a reason for every candidate
+6. audited.py    the chosen one compiled once more, to say whose each of its bytes is
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import optax
 
 from brim.errors import TechniqueError
 from brim.hardware.facts import Device
+from brim.planner.audited import with_report
 from brim.planner.bounds import Bound, Bounds
-from brim.planner.compile import Compiled, CompileFunction, Target, compile_window
+from brim.planner.compile import AuditFunction, Compiled, CompileFunction, Target, audit_window, compile_window
 from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
 from brim.planner.selection import MAX_COMPILES, Option, Selection
@@ -84,6 +86,7 @@ def survey(
     price_per_hour: float | None = None,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
+    audit_recipe: AuditFunction | None = None,
     max_compiles: int = MAX_COMPILES,
 ) -> Plan:
     """As `search`, but a plan that does not fit is returned too (`plan.fits` is False), with every reason.
@@ -100,6 +103,8 @@ def survey(
         price_per_hour: of the device, to say what it costs.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` if left out.
+        audit_recipe: compiles the chosen recipe once more for the report; `audit_window` if both are left out, and
+            there is no report if only `compile_recipe` is given.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
     Raises:
@@ -107,7 +112,9 @@ def survey(
     """
     start = time.perf_counter()
     if compile_recipe is None:
-        compile_recipe = partial(compile_window, target=Target.of(device))
+        target = Target.of(device)
+        compile_recipe = partial(compile_window, target=target)
+        audit_recipe = audit_recipe or partial(audit_window, target=target)
     prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
     plan = decide(
         program,
@@ -118,6 +125,8 @@ def survey(
         compile_recipe=compile_recipe,
         max_compiles=max_compiles,
     )
+    if audit_recipe is not None:
+        plan = with_report(plan, program, audit_recipe, progress or _unheard)
     return replace(
         plan,
         seconds=time.perf_counter() - start,
