@@ -13,6 +13,7 @@ from brim.planner.candidate import Candidate
 from brim.planner.compile import AuditFunction
 from brim.planner.plan import Plan
 from brim.program import Program
+from brim.techniques import Recipe
 
 MOST_INSTANTS = 400
 """Of a stored timeline: more than a picture can show, and few enough for a small file."""
@@ -78,15 +79,23 @@ def _read(
     candidate: Candidate, plan: Plan, program: Program, audit_recipe: AuditFunction
 ) -> tuple[MemoryReport, KernelList]:
     audit = audit_recipe(program, candidate.recipe, plan.device)
-    # A vocabulary of one is no vocabulary: every array has a dimension of one, or could have.
-    vocabulary = program.sizes.vocabulary if program.sizes is not None and program.sizes.vocabulary > 1 else None
-    report = audit.memory_report(vocabulary=vocabulary)
+    report = audit.memory_report(vocabulary=_telling_vocabulary(program, candidate.recipe))
     if sum(report.owners.values()) != candidate.peak_bytes:
         raise DeviceError(
             f"the program compiled for the report has a peak of {report.peak_bytes} bytes, that of the search "
             f"{candidate.peak_bytes}"
         )
     return replace(report, timeline=thinned(report.timeline)), audit.kernels()
+
+
+def _telling_vocabulary(program: Program, recipe: Recipe) -> int | None:
+    """The size of the vocabulary, if an array with such a dimension can only be logits; else scopes must tell."""
+    sizes = program.sizes
+    if sizes is None:
+        return None
+    tokens = recipe.micro_batch * sizes.length
+    others = {1, recipe.micro_batch, recipe.global_batch, tokens, sizes.length, sizes.width, sizes.hidden, sizes.layers}
+    return None if sizes.vocabulary in others else sizes.vocabulary
 
 
 def _with(plan: Plan, old: Candidate, new: Candidate) -> Plan:
