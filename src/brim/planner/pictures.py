@@ -106,7 +106,9 @@ def draw_bars(figure: Figure, plan: Plan) -> Axes:
     axes.set_xlabel(f"device memory at the peak, {word}")
     axes.grid(axis="y", visible=False)
     counted = f"{len(candidates)} of {plan.compiles}" if len(candidates) < plan.compiles else f"{plan.compiles}"
-    axes.set_title(f"What was compiled ({counted} of {len(plan.candidates)} candidates), fastest predicted first", pad=22)
+    axes.set_title(
+        f"What was compiled ({counted} of {len(plan.candidates)} candidates), fastest predicted first", pad=22
+    )
     handles, _ = axes.get_legend_handles_labels()
     over = [Patch(facecolor="white", edgecolor=INK, hatch="////", label="over the budget")]
     figure.legend(handles=[*handles, *over], loc="outside lower center", ncols=3, fontsize=10.5)

@@ -40,7 +40,8 @@ def of_memory(report: MemoryReport, is_chunked: bool) -> RenderableType:
         table.add_row(Text(name), _mib(size), _share(size, report.peak_bytes))
         scopes = report.scopes(RESIDUALS) if name == RESIDUALS else {}
         for scope, bytes_ in list(scopes.items())[:SCOPES_SHOWN]:
-            table.add_row(Text(f"  {scope}", style="dim"), Text(_mib(bytes_), style="dim"), "")
+            cells = f"  {scope}", _mib(bytes_), _share(bytes_, report.peak_bytes)
+            table.add_row(*(Text(cell, style="dim") for cell in cells))
     table.add_section()
     table.add_row("peak", _mib(report.peak_bytes), _share(report.peak_bytes, report.peak_bytes))
     return Group(table, *map(Text, _sentences(report)), what_if(report, is_chunked))

@@ -44,7 +44,9 @@ def draw_timeline(figure: Figure, plan: Plan) -> Axes:
     shared = table.shared_settings(plan.candidates)
     settings = table.settings_words([each for each in settings_of(shown.recipe) if each not in shared])
     chosen = "chosen" if plan.fits else "smallest found"
-    axes.set_title(f"Bytes alive, {chosen}: {shown.recipe.micro_batch} x {shown.recipe.accumulation}, {settings}", pad=24)
+    axes.set_title(
+        f"Bytes alive, {chosen}: {shown.recipe.micro_batch} x {shown.recipe.accumulation}, {settings}", pad=24
+    )
     _draw_panel(panel, report)
     return axes
 
@@ -148,4 +150,4 @@ def _write(
 
 def _shortened(path: str) -> str:
     """The end of a path, which tells most of it."""
-    return path if len(path) <= _NAME_CHARACTERS else f"…{path[1 - _NAME_CHARACTERS:]}"
+    return path if len(path) <= _NAME_CHARACTERS else f"…{path[1 - _NAME_CHARACTERS :]}"
