@@ -11,7 +11,7 @@ alone.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,11 @@ from brim.planner.space import settings_of
 from brim.planner.timeline import draw_timeline
 from brim.planner.verdicts import against
 from brim.quantities import format_bytes, format_count, format_seconds
-from brim.training.drawing import INK, QUIET, picture
+from brim.training.drawing import INK, picture
 
 MOST_BARS = 14
 WIDTH = 11.0
-_LABEL_CHARACTERS = 34
+_LABEL_CHARACTERS, _TITLE_CHARACTERS = 34, 86
 _BARS = {
     "parameters": (memory.PARAMETERS, memory.VARIABLES),
     "optimizer state": (memory.OPTIMIZER,),
@@ -56,7 +56,9 @@ def draw_plan(plan: Plan, folder: Path, name: str) -> list[Path]:
     Raises:
         OSError: if a picture cannot be written.
     """
-    title = f"{name} on {plan.device.kind}, global batch {plan.global_batch} rows"
+    shared = [technique for technique in table.shared_settings(plan.candidates) if not technique.is_plain]
+    settings = f", {table.settings_words(shared)}" if shared else ""
+    title = f"{name} on {plan.device.kind}, global batch {plan.global_batch} rows{settings}"
     bars = bars_of(plan)
     drawn: list[tuple[str, tuple[float, float], Callable[[Figure, Plan], Any]]] = [
         ("plan-bars.png", (WIDTH, 2.3 + 0.5 * len(bars)), draw_bars),
@@ -68,7 +70,7 @@ def draw_plan(plan: Plan, folder: Path, name: str) -> list[Path]:
     for (file, size, draw), there in zip(drawn, is_there, strict=True):
         if there:
             paths.append(folder / file)
-            with picture(paths[-1], size, title) as figure:
+            with picture(paths[-1], size, textwrap.fill(title, _TITLE_CHARACTERS)) as figure:
                 draw(figure, plan)
     return paths
 
@@ -105,10 +107,8 @@ def draw_bars(figure: Figure, plan: Plan) -> Axes:
     _label_bars(axes, places, candidates, plan)
     axes.set_xlabel(f"device memory at the peak, {word}")
     axes.grid(axis="y", visible=False)
-    counted = f"{len(candidates)} of {plan.compiles}" if len(candidates) < plan.compiles else f"{plan.compiles}"
-    axes.set_title(
-        f"What was compiled ({counted} of {len(plan.candidates)} candidates), fastest predicted first", pad=22
-    )
+    counted = f"{len(candidates)} of {len(plan.candidates)} candidates"
+    axes.set_title(f"What was compiled ({counted}), fastest predicted first", pad=22)
     handles, _ = axes.get_legend_handles_labels()
     over = [Patch(facecolor="white", edgecolor=INK, hatch="////", label="over the budget")]
     figure.legend(handles=[*handles, *over], loc="outside lower center", ncols=3, fontsize=10.5)
@@ -122,7 +122,7 @@ def draw_choices(figure: Figure, plan: Plan) -> Axes:
     unit, word = unit_of(max(*sizes, plan.budget_bytes))
     for group, style in _groups(plan.candidates).items():
         found = [candidate for candidate in plan.candidates if _group(candidate) == group]
-        x, y = ([value for value in column] for column in zip(*(_point(each, unit) for each in found), strict=True))
+        x, y = (list(column) for column in zip(*(_point(each, unit) for each in found), strict=True))
         axes.plot(x, y, linestyle="none", label=f"{group} ({len(found)})", **style)
     axes.axhline(plan.budget_bytes / unit, color=BUDGET, linewidth=1.8, linestyle=(0, (5, 3)))
     axes.annotate(
@@ -135,7 +135,7 @@ def draw_choices(figure: Figure, plan: Plan) -> Axes:
     axes.set_ylabel(f"device memory, {word}")
     axes.set_title("Every candidate: bytes against predicted time")
     if plan.fits:
-        _name_chosen(axes, plan, unit)
+        _name_chosen(axes, plan)
     figure.legend(loc="outside lower center", ncols=3, fontsize=10.5)
     return axes
 
@@ -152,14 +152,19 @@ def _end_bar(axes: Axes, place: float, candidate: Candidate, peak: int, budget_b
         over = (peak - budget_bytes) / unit
         axes.barh(place, over, 0.62, left=budget_bytes / unit, fill=False, hatch="////", edgecolor=INK, linewidth=0.0)
     words = against(peak, budget_bytes) if is_over else f"{format_seconds(candidate.cost.seconds)} a step"
-    weight = "bold" if candidate.outcome == "chosen" else "normal"
     axes.annotate(
-        f"{format_bytes(peak)}, {words}", (max(peak, budget_bytes) / unit, place), (6, 0), textcoords="offset points", va="center",
-        fontsize=10.5, fontweight=weight, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )  # fmt: skip
+        f"{format_bytes(peak)}, {words}",
+        (max(peak, budget_bytes) / unit, place),
+        (6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=10.5,
+        fontweight="bold" if candidate.outcome == "chosen" else "normal",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )
 
 
-def _label_bars(axes: Axes, places: Sequence[float], candidates: Sequence[Candidate], plan: Plan) -> None:
+def _label_bars(axes: Axes, places: Iterable[float], candidates: Sequence[Candidate], plan: Plan) -> None:
     labels = [_words(candidate, plan) for candidate in candidates]
     axes.set_yticks(list(places), ["\n".join(textwrap.wrap(label, _LABEL_CHARACTERS)) for label in labels], fontsize=10)
     for tick, candidate in zip(axes.get_yticklabels(), candidates, strict=True):
@@ -206,17 +211,12 @@ def _groups(candidates: Sequence[Candidate]) -> dict[str, dict[str, Any]]:
     return {group: style for group, style in groups.items() if group in there}
 
 
-def _name_chosen(axes: Axes, plan: Plan, unit: int) -> None:
+def _name_chosen(axes: Axes, plan: Plan) -> None:
     speed = f"{format_count(round(plan.chosen.predicted_tokens_per_second))} {plan.unit}/s predicted"
     words = "\n".join([*textwrap.wrap(_words(plan.chosen, plan), 40), f"{format_bytes(_size(plan.chosen))}, {speed}"])
-    x, y = _point(plan.chosen, unit)
-    is_left = 2 * x < sum(axes.get_xlim())
-    axes.annotate(
-        words, (x, y), (26 if is_left else -26, -34), textcoords="offset points", va="top", fontsize=10.5,
-        ha="left" if is_left else "right",
-        bbox={"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": COLOURS["gradients"]},
-        arrowprops={"arrowstyle": "-", "color": QUIET}, zorder=5,
-    )  # fmt: skip
+    box = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": COLOURS["gradients"]}
+    # Candidates that are slow and large at once are rare, so this corner is the emptiest.
+    axes.text(0.985, 0.96, words, transform=axes.transAxes, ha="right", va="top", fontsize=10.5, bbox=box, zorder=5)
 
 
 def _log_bytes(axes: Axes, sizes: Sequence[float]) -> None:
