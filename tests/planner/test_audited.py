@@ -7,14 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 
 from brim.compiled import Timeline
 from brim.errors import DeviceError
+from brim.models.decoder import decoder_program
+from brim.models.settings import DecoderSettings
 from brim.planner import Plan
 from brim.planner.audited import thinned, with_report
 from brim.planner.compile import CompileFunction
 from brim.planner.search import survey
+from brim.techniques import Accumulation, Recipe
+from brim.tree import tree_bytes
 from planner.conftest import audit_recipe
 from planner.stacked import CPU, LENGTH, PARAMETERS, WIDTH, stacked_program
 
@@ -119,6 +124,16 @@ def test_a_thinned_timeline_keeps_every_peak(seed: int) -> None:
     assert thin.phases == tuple(phases[instant] for instant in thin.instants)
     assert (thin.instants[0], thin.instants[-1]) == (full.instants[0], full.instants[-1])
     assert thinned(thin, most=200) is thin
+
+
+def test_gradient_sums_are_gradients_where_logits_make_the_peak() -> None:
+    shape = DecoderSettings(layers=2, width=32, heads=2, context=64, vocabulary=2048).resolved()
+    program = decoder_program(shape, optax.adamw(1e-3), clip_norm=1.0)
+    report = audit_recipe(program, Recipe.of(4, Accumulation(4)), CPU).memory_report(vocabulary=shape.vocabulary)
+    assert next(iter(report.owners)) == "logits and loss"
+    # All but the smallest sums, of which XLA lays some into bytes that hold something else by then.
+    assert report.owners["gradients"] >= 0.95 * tree_bytes(program.part_specs()[0])
+    assert "accumulation/add" not in {row.owner.path for row in report.rows if row.owner.kind != "gradients"}
 
 
 def _without_report(plan: Plan) -> Plan:

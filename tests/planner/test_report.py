@@ -61,7 +61,7 @@ def test_what_if_lines_are_lower_bounds_of_what_is_compiled(plain: MemoryReport)
     found = dict(re.findall(r"(without logits and loss|with the loss in 8 chunks) +at least ([\d.]+ \w+)", text))
     assert found["without logits and loss"] == format_bytes(plain.without["logits and loss"])
     eighth = float(found["with the loss in 8 chunks"].split()[0]) * MIB
-    assert plain.without["logits and loss"] < eighth < plain.peak_bytes
+    assert plain.without["logits and loss"] - 0.06 * MIB <= eighth < plain.peak_bytes
     assert eighth - 0.06 * MIB <= audited(chunks=8).memory_report(ROLES, VOCABULARY).peak_bytes
     assert "8 chunks" not in printed(of_memory(plain, is_chunked=True))
     assert "donated" not in text
