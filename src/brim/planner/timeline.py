@@ -125,13 +125,14 @@ def _draw_panel(panel: Axes, report: MemoryReport) -> None:
     """Bytes by class at the peak, which is the legend too, and the largest arrays among them that come and go."""
     panel.set_axis_off()
     panel.set(xlim=(0, 1), ylim=(0, 1))
-    classes = by_class(report.owners)
+    there, drawn = by_class(report.owners), class_columns(report.timeline)
+    classes = {name: there.get(name, 0) for name in COLOURS if name in there or name in drawn}
     arrays = [row for row in report.rows if row.owner.how != "argument"][:ARRAYS_NAMED]
     line = 1 / (len(classes) + 2 * len(arrays) + 4)
     y = _write(panel, 1 - line / 2, line, f"At the peak: {format_bytes(report.peak_bytes)}", weight="bold")
     for name, size in reversed(classes.items()):
         panel.add_patch(Rectangle((0, y - 0.3 * line), 0.05, 0.6 * line, color=COLOURS[name]))
-        y = _write(panel, y, line, name, format_bytes(size), x=0.08)
+        y = _write(panel, y, line, name, format_bytes(size) if size else "none then", x=0.08)
     y = _write(panel, y - line, line, "Largest arrays under it", weight="bold")
     for row in arrays:
         y = _write(panel, y, line, row.owner.kind, format_bytes(row.bytes))
