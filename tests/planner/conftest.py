@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from brim.compiled import Audit
 from brim.hardware.facts import Device
-from brim.planner import Compiled, compile_window
-from brim.planner.compile import CompileFunction
+from brim.planner import Compiled, Plan, compile_window, survey
+from brim.planner.compile import CompileFunction, audit_window
 from brim.program import Program
 from brim.techniques import Recipe
+from planner.stacked import CPU, stacked_program
 
 # Code generation takes half of a compile's time and none of its buffer assignment.
 QUICK = {"xla_backend_optimization_level": "0"}
@@ -36,3 +38,21 @@ def compile_recipe() -> CompileFunction:
         return known[key]
 
     return compiled
+
+
+def audit_recipe(program: Program, recipe: Recipe, device: Device) -> Audit:
+    """`audit_window` without generating code, as `compile_recipe` compiles."""
+    return audit_window(program, replace(recipe, compiler_options=QUICK), device)
+
+
+@pytest.fixture(scope="session")
+def reported(compile_recipe: CompileFunction) -> Plan:
+    """A plan for `stacked_program` with a report: some candidates fit, some are over the budget."""
+    return survey(
+        stacked_program(sizes=True),
+        device=CPU,
+        budget_bytes=1200 * 2**10,
+        global_batch=8,
+        compile_recipe=compile_recipe,
+        audit_recipe=audit_recipe,
+    )

@@ -104,6 +104,11 @@ def test_a_run_learns_and_writes_what_it_promises(straight: Path) -> None:
     assert Path(resolved.settings.data.paths[0]).is_absolute()
     plan = json.loads((straight / "plan.json").read_text())
     assert plan["chosen"]["micro_batch"] == 2
+    assert sum(plan["chosen"]["owners"].values()) == plan["report"]["peak"]["bytes"] + plan["chosen"]["owners"].get(
+        "alignment and gaps", 0
+    )
+    memory = json.loads((straight / "memory.json").read_text())
+    assert memory == {"predicted_bytes": plan["chosen"]["peak_bytes"], "measured_bytes": None, "updates": 3}
 
 
 @pytest.mark.parametrize("stop_after", [3, 4, 6])

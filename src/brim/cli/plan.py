@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from brim.cli.arguments import read_with_overrides
 from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
 from brim.hardware.device import Device, detect, find, reading_of
-from brim.planner import Plan
+from brim.planner import Plan, report
 from brim.planner.cache import Cache
 from brim.quantities import parse_bytes
 from brim.runfile import RunFile
@@ -47,6 +47,12 @@ class Arguments:
     """Whether to look up compiles and finished searches of earlier times, and to keep those of this time."""
     json: bool = False
     """Print the plan as one JSON object."""
+    report: bool = False
+    """Print also every array at the peak of the chosen step: whose it is, its phase and its source line."""
+    kernels: bool = False
+    """Print also what the chosen step runs: kernels by kind, FLOPs by dtype, and each kernel with its bytes."""
+    pictures: Path | None = None
+    """A folder for pictures: compiled candidates against the budget, bytes over the step, bytes against time."""
 
 
 def run(arguments: list[str]) -> int:
@@ -56,7 +62,8 @@ def run(arguments: list[str]) -> int:
     if options.json:
         print(json_format.dumps(plan.to_json(), indent=2))
     else:
-        Console().print(plan)
+        Console().print(plan, *_asked_tables(options, plan))
+    _draw(options, plan)
     if plan.fits:
         return EXIT_DONE
     try:
@@ -79,6 +86,24 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return plan_of(run_file, request)
+
+
+def _asked_tables(options: Arguments, plan: Plan) -> list[RenderableType]:
+    tables = []
+    if options.report and plan.memory_report is not None:
+        tables.append(report.of_rows(plan.memory_report))
+    if options.kernels and plan.kernels is not None:
+        tables.append(report.of_kernels(plan.kernels))
+    return tables
+
+
+def _draw(options: Arguments, plan: Plan) -> None:
+    if options.pictures is None:
+        return
+    from brim.planner.pictures import draw_plan  # Matplotlib takes a second to load
+
+    for path in draw_plan(plan, options.pictures, options.run_file.stem):
+        print(f"picture: {path}", file=sys.stderr)
 
 
 def _asked(name: str) -> Device:

@@ -1,7 +1,8 @@
 """Whose bytes a buffer holds.
 
     parameters, optimizer mu, ...   arguments, by their path
-    gradients                       of a parameter's dimensions, or of one layer's, and not from the forward pass
+    gradients                       of a parameter's dimensions, or of one layer's, and not from the forward pass; or in
+                                    the scope `accumulation`, which sums them
     saved residuals                 made in the forward pass, read in the backward pass
     logits and loss                 in the scope `loss`, or with the vocabulary among their dimensions
     attention workspace             what a fused attention kernel asks for beside its results
@@ -38,7 +39,7 @@ TEMPORARIES: Mapping[Phase, str] = {
     "backward": "backward temporaries",
     "update": "optimizer temporaries",
 }
-LOSS_SCOPE = "loss"
+LOSS_SCOPE, ACCUMULATION_SCOPE = "loss", "accumulation"
 _RAW_BYTES = frozenset({"u8", "s8"})
 
 How = Literal["argument", "direct", "neighbour", "none"]
@@ -158,10 +159,13 @@ class Owners:
     def _is_gradient(self, shape: Shape, made: Phase, read: Phase, named: Instruction, is_loss: bool) -> bool:
         if not shape.is_floating or (made == "update" and self.phases.is_optimizer(named)):
             return False
+        if ACCUMULATION_SCOPE in scopes_of(named.op_name):
+            return True
         size = _without_ones(shape.dimensions)
         # An activation may have a parameter's dimensions too, but it is gone before the update. The loss makes the
-        # gradient of the head, which a tied embedding adds to, and may make it in the forward pass already.
-        if size in self._whole and (read == "update" or is_loss):
+        # gradient of the head, which a tied embedding adds to, and may make it in the forward pass already. Logits have
+        # the vocabulary among their dimensions too, but tokens beside it.
+        if size in self._whole and (read == "update" or is_loss or self._vocabulary in size):
             return made in ("backward", "update") or is_loss
         return size in self._layers and made == "backward"
 

@@ -6,14 +6,16 @@ from brim.compiled.module import Instruction, Module
 from brim.compiled.names import Phase, is_named, phase_of, scopes_of
 
 _OPTIMIZER_SCOPE = "optimizer"
+_UPDATE_SCOPES = frozenset({_OPTIMIZER_SCOPE, "clip"})
 _OPTIMIZER_PACKAGE = "/optax/"
 
 
 class Phases:
     """Phases of a module's instants.
 
-    Names tell the forward and the backward pass. What JAX named without either is the update once a backward pass has
-    been, else part of the forward pass. What has no name belongs to the phase that is going on.
+    Names tell the forward and the backward pass, and scopes the update. What JAX named without either is the update
+    once a backward pass has been, else part of the forward pass. What has no name belongs to the phase that is going
+    on.
     """
 
     def __init__(self, module: Module) -> None:
@@ -22,8 +24,9 @@ class Phases:
         now: Phase = "forward"
         for instruction, _ in module.order:
             found = phase_of(instruction.op_name)
-            if found is None and is_named(instruction.op_name) and now != "forward":
-                found = "update"
+            if found is None and is_named(instruction.op_name):
+                is_update = now != "forward" or not _UPDATE_SCOPES.isdisjoint(scopes_of(instruction.op_name))
+                found = "update" if is_update else None
             now = found or now
             self._phases.append(now)
 

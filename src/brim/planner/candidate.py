@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from brim.planner.cost import Cost
@@ -30,6 +30,8 @@ class Candidate:
         least_bytes: lower bound of its peak, by formula.
         memory: from the compiler; None if it was not compiled.
         notes: what techniques had to decide, heard while compiling.
+        ledger: whose the bytes at the peak are, name -> bytes, from where the compiled program puts every buffer; empty
+            if it was not audited, as only the chosen candidate is.
     """
 
     recipe: Recipe
@@ -40,6 +42,7 @@ class Candidate:
     least_bytes: int
     memory: Memory | None = None
     notes: tuple[str, ...] = ()
+    ledger: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def compiled(self) -> bool:
@@ -57,6 +60,11 @@ class Candidate:
         return None if self.memory is None else self.memory.peak_bytes
 
     @property
+    def owners(self) -> Mapping[str, int]:
+        """Name -> bytes, with the peak as their sum: of the ledger, else of the memory analysis; {} if not compiled."""
+        return self.ledger or ({} if self.memory is None else self.memory.owners)
+
+    @property
     def predicted_tokens_per_second(self) -> float:
         """Tokens (or rows) per second, as predicted."""
         return self.tokens / self.cost.seconds
@@ -70,7 +78,7 @@ class Candidate:
             "accumulation": self.recipe.accumulation,
             "peak_bytes": self.peak_bytes,
             "host_bytes": None if self.memory is None else self.memory.host,
-            "owners": {} if self.memory is None else dict(self.memory.owners),
+            "owners": dict(self.owners),
             "predicted_step_seconds": self.cost.seconds,
             "predicted_tokens_per_second": self.predicted_tokens_per_second,
             "recompute_share": self.cost.recompute_share,
@@ -84,6 +92,7 @@ class Candidate:
             "seconds_by_term": dict(self.cost.terms),
             "memory": None if self.memory is None else dataclasses.asdict(self.memory),
             "notes": list(self.notes),
+            "audited": bool(self.ledger),
         }
 
     @classmethod
@@ -99,4 +108,5 @@ class Candidate:
             least_bytes=record["least_bytes"],
             memory=None if memory is None else Memory(**memory),
             notes=tuple(record["notes"]),
+            ledger=record["owners"] if record["audited"] else {},
         )

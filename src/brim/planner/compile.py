@@ -26,6 +26,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from brim.compiled import Audit, audit_compile
 from brim.errors import DeviceError
 from brim.hardware.chatter import without_chatter
 from brim.hardware.device import CUDA_PLUGINS, settle_platform
@@ -100,6 +101,7 @@ class Compiled:
 _DESCRIBED_GPU: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
 
 CompileFunction = Callable[[Program, Recipe, Device], Compiled]
+AuditFunction = Callable[[Program, Recipe, Device], Audit]
 
 
 def compile_window(
@@ -121,7 +123,7 @@ def compile_window(
     assembly = assemble(program, recipe, device, notes.append)
     target = target or Target.of(device)
     lowered = _lower(assembly, target)
-    options = {**(_DESCRIBED_GPU if target.described and target.platform == "cuda" else {}), **recipe.compiler_options}
+    options = _options(recipe, target)
     key = "" if cache is None else _key(lowered, assembly, recipe, target, options)
     known = None if cache is None else cache.read(key)
     if known is not None:
@@ -133,6 +135,22 @@ def compile_window(
             cache.write(key, dataclasses.asdict(memory))
     seconds = time.perf_counter() - start
     return Compiled(memory, seconds, tuple(dict.fromkeys(notes)), cached=known is not None)
+
+
+def audit_window(program: Program, recipe: Recipe, device: Device, target: Target | None = None) -> Audit:
+    """Compile one window as `compile_window` does, and keep XLA's own description of it.
+
+    Raises:
+        TechniqueError, DeviceError, jax.errors.JaxRuntimeError: as `compile_window` and `audit_compile`.
+    """
+    assembly = assemble(program, recipe, device, lambda note: None)
+    target = target or Target.of(device)
+    return audit_compile(_lower(assembly, target), _options(recipe, target))
+
+
+def _options(recipe: Recipe, target: Target) -> dict[str, str]:
+    described = _DESCRIBED_GPU if target.described and target.platform == "cuda" else {}
+    return {**described, **recipe.compiler_options}
 
 
 def _lower(assembly: Assembly, target: Target) -> Any:

@@ -17,9 +17,10 @@ from typing import Any, Self
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from brim.compiled import KernelList, MemoryReport
 from brim.errors import CheckpointError
 from brim.hardware.facts import Device, PeakFlops, Target
-from brim.planner import table
+from brim.planner import report, table
 from brim.planner.advice import no_plan_fits, smallest_of
 from brim.planner.candidate import Candidate
 from brim.program import Program
@@ -45,6 +46,9 @@ class Plan:
         fixed: names of the techniques that were given and not searched.
         unit: what throughput counts, `tokens` or `rows`.
         host_budget_bytes: most host memory a step may use; None: not limited.
+        memory_report: whose every byte of the chosen candidate is (of the smallest one found, if none fits); None if it
+            was not audited.
+        kernels: what its compiled step runs; None likewise.
     """
 
     device: Device
@@ -59,6 +63,8 @@ class Plan:
     fixed: tuple[str, ...] = ()
     unit: str = "tokens"
     host_budget_bytes: int | None = None
+    memory_report: MemoryReport | None = None
+    kernels: KernelList | None = None
 
     @property
     def fits(self) -> bool:
@@ -76,6 +82,11 @@ class Plan:
             if candidate.outcome == "chosen":
                 return candidate
         raise no_plan_fits(self.candidates, self.device, self.budget_bytes, fixed=self.fixed, unit=self.unit)
+
+    @property
+    def shown(self) -> Candidate | None:
+        """What a report is about: the chosen candidate, else the smallest that was found; None if there is none."""
+        return self.chosen if self.fits else smallest_of(self.candidates)
 
     @property
     def runners_up(self) -> tuple[Candidate, ...]:
@@ -121,6 +132,7 @@ class Plan:
             Text(self._headline()),
             table.compared(shown, shared, self.budget_bytes, self.unit),
             *(Text(f"note: {note}") for candidate in shown[:1] for note in candidate.notes),
+            *self._report(),
             table.rejected(self.candidates, shared, self.budget_bytes),
         )
 
@@ -142,6 +154,12 @@ class Plan:
             return []
         price = "" if self.price is None else f", price {self.price:,.2f} at {self.price_per_hour:g} per hour"
         return [f"{self.updates} updates take about {format_seconds(self.run_seconds or 0)}{price} (predicted)"]
+
+    def _report(self) -> list[RenderableType]:
+        if self.memory_report is None or self.shown is None:
+            return []
+        found = report.of_memory(self.memory_report, report.chunks_loss(self.shown.recipe))
+        return [found, *map(Text, report.wide_products(self.kernels))]
 
     def __rich__(self) -> RenderableType:
         return self.table()
@@ -174,6 +192,8 @@ class Plan:
             "fixed": list(self.fixed),
             "unit": self.unit,
             "device_facts": dataclasses.asdict(self.device),
+            "report": None if self.memory_report is None else self.memory_report.to_json(),
+            "kernels": None if self.kernels is None else self.kernels.to_json(),
         }
 
     @classmethod
@@ -188,6 +208,8 @@ class Plan:
                 device=_device(record["device_facts"]),
                 candidates=tuple(map(Candidate.from_json, record["candidates"])),
                 fixed=tuple(record["fixed"]),
+                memory_report=None if record["report"] is None else MemoryReport.from_json(record["report"]),
+                kernels=None if record["kernels"] is None else KernelList.from_json(record["kernels"]),
                 **{name: record[name] for name in _PLAIN_FIELDS},
             )
         except (KeyError, TypeError) as error:

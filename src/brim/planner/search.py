@@ -5,6 +5,7 @@
 3. cost.py       predicted seconds; the order of the candidates
 4. selection.py  what to compile, until the fastest that fits and two runners-up are known
 5. plan.py       the record, with a reason for every candidate
+6. audited.py    the chosen one compiled once more, to say whose each of its bytes is
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import optax
 
 from brim.errors import TechniqueError
 from brim.hardware.facts import Device
+from brim.planner.audited import with_report
 from brim.planner.bounds import Bound, Bounds
 from brim.planner.cache import Cache
-from brim.planner.compile import Compiled, CompileFunction, Target, compile_window
+from brim.planner.compile import AuditFunction, Compiled, CompileFunction, Target, audit_window, compile_window
 from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
 from brim.planner.selection import MAX_COMPILES, Option, Selection
@@ -88,6 +90,7 @@ def survey(
     compile_recipe: CompileFunction | None = None,
     workers: Workers | None = None,
     cache: Cache | None = None,
+    audit_recipe: AuditFunction | None = None,
     max_compiles: int = MAX_COMPILES,
 ) -> Plan:
     """As `search`, but a plan that does not fit is returned too (`plan.fits` is False), with every reason.
@@ -106,14 +109,18 @@ def survey(
         compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
         workers: processes that compile this program for this device, in place of `compile_recipe`.
         cache: where compiles in this process are looked up and kept; None: nowhere.
+        audit_recipe: compiles the chosen recipe once more for the report; `audit_window` if left out, and there is no
+            report if only `compile_recipe` is given.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
     Raises:
         SettingsError, TechniqueError, DeviceError: as `search`.
     """
     start = time.perf_counter()
-    if compile_recipe is None and workers is None:
-        compile_recipe = partial(compile_window, target=Target.of(device), cache=cache)
+    if compile_recipe is None:
+        target = Target.of(device)
+        audit_recipe = audit_recipe or partial(audit_window, target=target)
+        compile_recipe = None if workers else partial(compile_window, target=target, cache=cache)
     prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
     plan = decide(
         program,
@@ -125,6 +132,8 @@ def survey(
         workers=workers,
         max_compiles=max_compiles,
     )
+    if audit_recipe is not None:
+        plan = with_report(plan, program, audit_recipe, progress or _unheard)
     return replace(
         plan,
         seconds=time.perf_counter() - start,

@@ -2,6 +2,7 @@
 
 run.toml          the resolved run file
 plan.json         the plan it runs under, with its reasons
+memory.json       peak device memory, predicted by the plan and measured in the run
 data/             prepared tokens and the tokenizer
 checkpoints/      see brim.training.checkpoint
 metrics.jsonl     one record per update
@@ -36,6 +37,11 @@ class RunFolder:
     def plan(self) -> Path:
         """The plan, as JSON."""
         return self.path / "plan.json"
+
+    @property
+    def memory(self) -> Path:
+        """Predicted and measured peak, as JSON."""
+        return self.path / "memory.json"
 
     @property
     def data(self) -> Path:

@@ -19,6 +19,7 @@ from brim.runfile import KEEPS_THE_STATE, RunFile
 from brim.settings import load_toml, merge, parse_overrides
 from brim.supervisor import setup
 from brim.supervisor.folder import RunFolder, write_whole
+from brim.supervisor.peak import PeakMemory
 from brim.supervisor.planning import load_plan, plan_run, reserve_device_memory
 from brim.supervisor.talk import data_progress, say
 from brim.training.checkpoint import Checkpoints
@@ -135,6 +136,7 @@ def _run(session: Session, state: State, held_out_loss: float | None) -> int:
             metrics,
             TensorBoard(session.folder.tensorboard, after_window=start),
             Progress(settings.updates, every=settings.log_every, held_out_loss=held_out_loss),
+            peak := PeakMemory(session.folder.memory, session.plan.chosen.peak_bytes or 0),
         ]
         for tracker in trackers:
             stack.callback(tracker.close)
@@ -149,6 +151,7 @@ def _run(session: Session, state: State, held_out_loss: float | None) -> int:
         )
         outcome = loop.run(state, setup.only_arrays_of(session.program, session.batches))
         session.checkpoints.wait()
+    say(peak.describe())
     return _finish(session, outcome)
 
 

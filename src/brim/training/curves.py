@@ -4,43 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from brim.quantities import format_count
+from brim.training.drawing import picture
 from brim.training.tracking import Record
 
 _TRAIN, _HELD_OUT, _RATE, _NORM, _SKIPPED = "#2563eb", "#ea580c", "#0d9488", "#7c3aed", "#dc2626"
-_INK, _FAINT = "#1f2937", "#e5e7eb"
-_STYLE: Any = {  # the names Matplotlib knows are a type of their own in some releases
-    "font.size": 11,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": "#9ca3af",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": _FAINT,
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "xtick.color": "#4b5563",
-    "ytick.color": "#4b5563",
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-}
 _SMOOTHING_SHARE = 0.02
-_DOTS_PER_INCH = 160
 _ROUND_STEPS = (1, 2, 5, 10)
 
 
@@ -58,19 +33,12 @@ def draw_curves(records: Sequence[Record], path: Path, *, title: str = "") -> No
     Raises:
         OSError: if the picture cannot be written.
     """
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(11, 7), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+    with picture(path, (11, 7), title) as figure:
         grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
         loss, rate, norm = (figure.add_subplot(cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
         _draw_loss(loss, records)
         _draw_rate(rate, records)
         _draw_norm(norm, records)
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".new")
-        figure.savefig(temporary, dpi=_DOTS_PER_INCH, format="png")
-        temporary.replace(path)
 
 
 def smoothed(values: Float[np.ndarray, " points"], span: float) -> Float[np.ndarray, " points"]:

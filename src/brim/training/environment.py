@@ -51,6 +51,12 @@ def memory_in_use_bytes() -> int:
     return int(statistics.get("bytes_in_use", 0)) or _process_bytes()
 
 
+def peak_memory_bytes() -> int | None:
+    """Most bytes the first device held so far; None where the backend does not count them (CPU)."""
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    return int(statistics["peak_bytes_in_use"]) if "peak_bytes_in_use" in statistics else None
+
+
 def _process_bytes() -> int:
     try:
         resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
