@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the process that starts them has set
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="brim-test-cache-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 import jaxtyping
 import pytest

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import jax
 import optax
@@ -101,16 +102,15 @@ def survey(
         budget_bytes: the most device memory the step may need.
         global_batch: rows per update; never changed.
         fixed: techniques that are given and not searched.
-        micro_batch: rows per forward and backward pass, when given; else every divisor of the global batch is tried.
-            Programs whose rows depend on each other keep the global batch in one piece.
+        micro_batch: rows per forward and backward pass, when given; else every divisor of the global batch is tried,
+            or only the whole of it where rows depend on each other.
         updates: length of the run, to say how long it takes.
         price_per_hour: of the device, to say what it costs.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
         workers: processes that compile this program for this device, in place of `compile_recipe`.
         cache: where compiles in this process are looked up and kept; None: nowhere.
-        audit_recipe: compiles the chosen recipe once more for the report; `audit_window` if left out, and there is no
-            report if only `compile_recipe` is given.
+        audit_recipe: compiles the chosen recipe again for the report; no report if only `compile_recipe` is given.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
     Raises:
@@ -122,16 +122,8 @@ def survey(
         audit_recipe = audit_recipe or partial(audit_window, target=target)
         compile_recipe = None if workers else partial(compile_window, target=target, cache=cache)
     prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
-    plan = decide(
-        program,
-        prospects,
-        device=device,
-        budget_bytes=budget_bytes,
-        progress=progress,
-        compile_recipe=compile_recipe,
-        workers=workers,
-        max_compiles=max_compiles,
-    )
+    how: Any = {"compile_recipe": compile_recipe, "workers": workers, "max_compiles": max_compiles}
+    plan = decide(program, prospects, device=device, budget_bytes=budget_bytes, progress=progress, **how)
     if audit_recipe is not None:
         plan = with_report(plan, program, audit_recipe, progress or _unheard)
     return replace(
