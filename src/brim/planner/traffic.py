@@ -98,7 +98,8 @@ def _inner_jaxprs(values: Any) -> Iterator[Jaxpr | ClosedJaxpr]:
 
 def _crosses(equation: JaxprEqn) -> bool:
     """Whether arrays are copied from the device's memory to the host's, or back."""
-    (before, after) = ({variable.aval.memory_space for variable in side} for side in (equation.invars, equation.outvars))
+    sides: Any = equation.invars, equation.outvars
+    before, after = ({variable.aval.memory_space for variable in side} for side in sides)
     return before != after
 
 
