@@ -10,8 +10,8 @@ number does not fit, no larger one does. This is a property of the program, not 
 order of operations and need a little less for a little more. What is found is therefore a BORDER, exactly as it is
 said: this number fits, the next one does not, both compiled.
 
-WHAT A PROBE COSTS. Whether a number fits at all is decided by its smallest recipe, not by its fastest: one compile,
-two where formulas do not know the program. State and batch alone over the budget need none. The ends are found by
+WHAT A PROBE COSTS. Whether a number fits at all is decided by its smallest recipe, not by its fastest: one compile if
+that fits, and often a second if it does not, because formulas do not always know which recipe is the smallest. State and batch alone over the budget need none. The ends are found by
 doubling; then the line through the last two peaks says where to look, in turns with the middle, so that a bad guess
 costs no more than one compile. The border itself gets a whole search, for an ordinary plan.
 """
@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 
 from brim.errors import NoPlanFits
 from brim.hardware.device import Device, detect, find
-from brim.planner.bounds import Bounds
+from brim.planner.bounds import Bound, Bounds
 from brim.planner.budget import default_budget
 from brim.planner.compile import CompileFunction, Target, compile_window
 from brim.planner.plan import Plan
@@ -164,15 +164,28 @@ class Probe:
         least = min(bound.arguments for bound in needs)
         if least > self.budget_bytes:  # no compiler needs less than the state and the batch
             return least - self.budget_bytes
-        expected = min(range(len(found)), key=lambda n: needs[n].standing + EXPECTED_RATIO * needs[n].formula)
-        # Not every program has formulas; settings stand cheapest in time first, so the last saves most.
-        fewest = min(range(len(found)), key=lambda n: (found[n].micro_batch, -n))
-        smallest = [found[n] for n in dict.fromkeys([expected] if program.sizes else [expected, fewest])]
-        return min(self._peak(program, recipe) for recipe in smallest) - self.budget_bytes
+        overs: list[int] = []
+        for recipe in _smallest(found, needs):
+            overs.append(self._peak(program, recipe) - self.budget_bytes)
+            if overs[-1] <= 0:
+                break
+        return min(overs)
 
     def _peak(self, program: Program, recipe: Recipe) -> int:
         compile_recipe = self.compile_recipe or partial(compile_window, target=Target.of(self.device))
         return compile_recipe(program, recipe, self.device).memory.peak_bytes
+
+
+def _smallest(found: Sequence[Recipe], needs: Sequence[Bound]) -> list[Recipe]:
+    """What may need least: what formulas expect to, and the fewest rows with the most saving settings.
+
+    They differ where gradient sums over several micro-batches weigh about as much as more rows at once.
+    """
+    places = range(len(found))
+    expected = min(places, key=lambda n: (needs[n].standing + EXPECTED_RATIO * needs[n].formula, -n))
+    # Not every program has formulas; settings stand cheapest in time first, so the last saves most.
+    fewest = min(places, key=lambda n: (found[n].micro_batch, needs[n].formula, -n))
+    return [found[n] for n in dict.fromkeys((expected, fewest))]
 
 
 def border_of(
