@@ -11,9 +11,10 @@ order of operations and need a little less for a little more. What is found is t
 said: this number fits, the next one does not, both compiled.
 
 WHAT A PROBE COSTS. Whether a number fits at all is decided by its smallest recipe, not by its fastest: one compile if
-that fits, and often a second if it does not, because formulas do not always know which recipe is the smallest. State and batch alone over the budget need none. The ends are found by
-doubling; then the line through the last two peaks says where to look, in turns with the middle, so that a bad guess
-costs no more than one compile. The border itself gets a whole search, for an ordinary plan.
+that fits, and often a second if it does not, because formulas do not always know which recipe is the smallest. State
+and batch alone over the budget need none. The ends are found by doubling; then the line through both says where to
+look, in turns with the middle, so that a bad guess costs no more than one compile. The border itself gets a whole
+search, for an ordinary plan.
 """
 
 from __future__ import annotations
