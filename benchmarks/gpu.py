@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -301,8 +302,8 @@ def timed(step: Any, state: Any, batch: Any) -> tuple[list[float], Any]:
         loss = float(metrics.loss)
         if number >= WARM_UP:
             seconds.append(time.perf_counter() - start)
-    if not loss == loss:
-        raise SystemExit("the loss is not a number: the step that was timed is broken")
+    if not math.isfinite(loss):
+        raise SystemExit("the loss is not finite: the step that was timed is broken")
     return seconds, state
 
 

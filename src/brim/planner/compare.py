@@ -90,14 +90,16 @@ def compare(
     """Plan for each device in turn.
 
     Args:
-        devices: what to compare; two names of one device count once.
+        devices: what to compare; two names of one device count once, as the first.
         plan_for: makes the plan of one; it may not fit (`brim.planner.survey`).
         progress: is told a line before each.
 
     Raises:
         DeviceError: before any work, if a name is not known.
     """
-    known = {find(asked.name).name: asked for asked in devices}
+    known: dict[str, Asked] = {}
+    for asked in devices:
+        known.setdefault(find(asked.name).name, asked)
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     for place, (name, asked) in enumerate(known.items(), start=1):
