@@ -73,6 +73,15 @@ def test_no_device_is_named_where_a_larger_budget_would_do_or_none_is_large_enou
     assert "no single device that brim knows holds it" in hint(huge, CARD.usable_bytes)
 
 
+def test_a_host_that_is_full_is_said_to_be() -> None:
+    one = candidate(parameters=GIB, optimizer=0, gradients=0, activations=GIB)
+    assert one.memory is not None
+    full = replace(one, memory=replace(one.memory, host=5 * GIB), reason="compiled: 5.00 GiB of host memory, over by")
+    error = no_plan_fits([full], CARD, 10 * GIB, fixed=(), unit="tokens")
+    assert "the host's memory" in error.message and "5.00 GiB of host memory" in error.message
+    assert "a host budget of at least 5.00 GiB" in error.hint
+
+
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_the_context_that_is_said_would_fit_if_activations_are_in_proportion(share: float) -> None:
     activations = 10 * GIB

@@ -55,7 +55,7 @@ def test_each_device_has_a_row_with_what_decides(
     header, _, *rows = str(found).strip().splitlines()
     for column in ("device", "fits", "settings", "peak of the budget", "predicted step", "tokens/s", "run", "price"):
         assert column in header
-    small, large, old = (row for row in rows if row)
+    small, large, old = (row.strip() for row in rows if row.strip())
     assert large.startswith("rtx-4090") and " yes " in large
     assert f"{plan.chosen.peak_bytes / 2**20:.1f} MiB of 1.2 MiB" in large  # type: ignore[operator]
     assert f"{plan.chosen.recipe.micro_batch} x {plan.chosen.recipe.accumulation}" in large

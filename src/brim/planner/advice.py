@@ -46,6 +46,8 @@ def no_plan_fits(
             hint="fix less in [techniques], so that more can be tried",
         )
     memory = smallest.memory
+    if memory.peak_bytes <= budget_bytes:
+        return _host_is_full(smallest, memory, device)
     owners = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.owners.items())
     ways = [
         f"a budget of at least {format_bytes(memory.peak_bytes)}",
@@ -60,6 +62,14 @@ def no_plan_fits(
         f"{smallest.recipe.describe()} with {format_bytes(memory.peak_bytes)} ({owners}), "
         f"over by {format_bytes(memory.peak_bytes - budget_bytes)}",
         hint="what would help: " + "; ".join(ways),
+    )
+
+
+def _host_is_full(smallest: Candidate, memory: Memory, device: Device) -> NoPlanFits:
+    return NoPlanFits(
+        f"no plan fits the host's memory beside {device.name}: the smallest on the device is "
+        f"{smallest.recipe.describe()}: {smallest.reason}",
+        hint=f"what would help: a host budget of at least {format_bytes(memory.host)}, or techniques that keep less there",
     )
 
 
