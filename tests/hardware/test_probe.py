@@ -17,7 +17,7 @@ def counted(monkeypatch):
     """Replaces the measuring by a count of how often it was asked for."""
     calls = []
     monkeypatch.setattr(probe, "_measure_cpu_now", lambda: calls.append(1) or SPEEDS)
-    monkeypatch.setattr(probe, "_busy", lambda: False)
+    monkeypatch.setattr(probe, "busy", lambda: False)
     return calls
 
 
@@ -44,7 +44,7 @@ def test_the_cpu_is_measured_once(counted, tmp_path):
 
 
 def test_a_busy_machine_is_not_remembered(counted, tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "_busy", lambda: True)
+    monkeypatch.setattr(probe, "busy", lambda: True)
     probe.measure_cpu(tmp_path)
     probe.measure_cpu(tmp_path)
     assert len(counted) == 2

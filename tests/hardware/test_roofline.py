@@ -4,7 +4,7 @@ import pytest
 
 from brim.hardware.device import Device, PeakFlops
 from brim.hardware.flops import Flops
-from brim.hardware.roofline import matmul_seconds, predicted_seconds
+from brim.hardware.roofline import matmul_seconds, predicted_seconds, utilization
 
 CARD = Device(
     name="gpu",
@@ -27,3 +27,10 @@ def test_products_take_the_peak_of_their_dtype():
 @pytest.mark.parametrize(("traffic_bytes", "seconds"), [(10**9, 2.0), (5 * 10**9, 5.0)])
 def test_the_longer_of_arithmetic_and_traffic_counts(traffic_bytes, seconds):
     assert predicted_seconds(Flops({"bfloat16": 16 * 10**12}), traffic_bytes, CARD) == pytest.approx(seconds)
+
+
+def test_utilization_is_measured_against_the_fastest_type_that_is_used():
+    assert utilization({"bfloat16": 4e12}, 1.0, CARD) == pytest.approx(0.5)
+    assert utilization({"bfloat16": 3e12, "float32": 1e12}, 1.0, CARD) == pytest.approx(0.5)
+    assert utilization({"float32": 1e12}, 1.0, CARD) == pytest.approx(0.25)
+    assert utilization({}, 1.0, CARD) == utilization({"float32": 1.0}, 0.0, CARD) == 0

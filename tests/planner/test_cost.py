@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from brim.planner.cost import BANDWIDTH_SHARE, KERNEL_SECONDS, PRODUCT_SHARE, Cost, CostModel, Work
+from brim.planner.cost import BANDWIDTH_SHARE, KERNEL_SECONDS, LINK_SHARE, PRODUCT_SHARE, Cost, CostModel, Work
 from brim.planner.traffic import Traffic
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, HIDDEN, LAYERS, LENGTH, WIDTH, stacked_program
@@ -79,3 +79,32 @@ def test_splits_that_are_not_traced_are_as_if_they_were(policy: str, tolerance: 
     predicted = model(*splits).cost(recipe(4, policy=policy))
     assert predicted.seconds == pytest.approx(traced.seconds, rel=tolerance)
     assert predicted.terms["products"] == pytest.approx(traced.terms["products"], rel=tolerance)
+
+
+def test_bytes_over_the_link_are_counted_in_full() -> None:
+    card = replace(CPU, host_link_bytes_per_second=1e9)
+    work = Work({"float32": 6e10}, Traffic(host=8e8))
+    cost = Cost.of(work, card)
+    assert cost.terms["host_link"] == pytest.approx(0.8 / LINK_SHARE)
+    assert cost.seconds == pytest.approx(cost.terms["products"] + cost.terms["host_link"])
+    assert Cost.of(work, CPU).terms["host_link"] == pytest.approx(0.08 / LINK_SHARE)
+    assert Cost.of(Work({}, Traffic()), card).terms["host_link"] == 0
+
+
+def test_measured_shares_stand_in_for_assumed_ones() -> None:
+    work = Work({"float32": 6e10}, Traffic(elementwise=8e9))
+    cost = Cost.of(work, replace(CPU, product_share=0.3, bandwidth_share=1.6))
+    assert cost.terms["products"] == pytest.approx(0.6 / 0.3)
+    assert cost.terms["elementwise"] == pytest.approx(0.8 / 1.6)
+
+
+def test_mfu_is_products_without_recomputation_over_peak_and_seconds() -> None:
+    full = recipe(ROWS, policy="full")
+    cost = model(full).cost(full)
+    assert cost.mfu == pytest.approx(STEP_FLOPS / (CPU.peak_flops.float32 * cost.seconds))
+    assert 0 < cost.mfu < PRODUCT_SHARE / (1 + cost.recompute_share) + 1e-9
+    assert Cost.of(Work({}, Traffic()), CPU).mfu == 0
+
+
+def test_every_platform_has_kernels() -> None:
+    assert Cost.of(Work({"float32": 1.0}, Traffic(kernels=1)), replace(CPU, platform="tpu")).seconds > 0

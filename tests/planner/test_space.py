@@ -99,6 +99,16 @@ def test_lossy_impossible_and_conflicting_settings_are_left_out(monkeypatch: pyt
     assert all(r["rematerialization"].is_plain for r in found if r["odd"].kind == "good")  # type: ignore[attr-defined]
 
 
+def test_lossy_settings_are_searched_when_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = (*REGISTRY, Odd)
+    monkeypatch.setattr(space, "REGISTRY", registry)
+    monkeypatch.setattr("brim.techniques.recipe.REGISTRY", registry)
+    found = list(recipes(stacked_program(), CPU, 2, (2,), (), allow_lossy=True))
+    assert {recipe["odd"].kind for recipe in found} == {"plain", "lossy", "good"}  # type: ignore[attr-defined]
+    fixed = list(recipes(stacked_program(), CPU, 2, (2,), (Odd(kind="lossy"),)))
+    assert {recipe["odd"].kind for recipe in fixed} == {"lossy"}  # type: ignore[attr-defined]
+
+
 def test_changes_of_one_thing_keep_the_rest() -> None:
     recipe = Recipe.of(2, Accumulation(4), Rematerialization("full"), compiler_options={"a": "1"})
     assert with_steps(recipe, 2) == Recipe.of(

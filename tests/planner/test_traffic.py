@@ -50,3 +50,14 @@ def test_the_dearer_branch_counts_and_calls_are_looked_into() -> None:
         return jax.lax.cond(True, lambda: jax.jit(jnp.matmul)(x, w), lambda: jnp.zeros((8, 4)))
 
     assert traffic(branches, X, W).products == traffic(jnp.matmul, X, W).products
+
+
+def test_what_crosses_the_link_to_the_host_is_counted_both_ways() -> None:
+    def there_and_back(x: jax.Array) -> jax.Array:
+        kept = jax.device_put(x, jax.memory.Space.Host)
+        return jax.device_put(kept, jax.memory.Space.Device) * 2
+
+    traffic = count_traffic(jax.make_jaxpr(there_and_back)(jnp.ones((16, 4))))
+    assert traffic.host == 2 * 16 * 4 * 4
+    assert (traffic * 3).host == (traffic + traffic + traffic).host == 6 * 16 * 4 * 4
+    assert count_traffic(jax.make_jaxpr(lambda x: jax.device_put(x) * 2)(jnp.ones(4))).host == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +12,17 @@ import tyro
 from rich.console import Console, RenderableType
 
 from brim.cli.arguments import read_with_overrides
+from brim.cli.plan_goals import Goal, run_devices, run_goal, tell
 from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
 from brim.hardware.device import Device, detect, find, reading_of
-from brim.planner import Plan, report
+from brim.planner import Plan, default_budget, report
 from brim.planner.cache import Cache
+from brim.planner.calibration import basis, calibrated, known
 from brim.quantities import parse_bytes
 from brim.runfile import RunFile
 from brim.settings import require
 from brim.supervisor.planning import Request, plan_of
+from brim.supervisor.vocabulary import with_known_vocabulary
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Arguments:
     device: str | None = None
     """A device that need not be here, such as rtx-4090 (`brim devices` lists them), or a TOML file that describes one;
     otherwise the one that is here."""
+    devices: str | None = None
+    """Several devices to compare in one table, such as 3060,4090,a100-80; 4090@0.35 says the price per hour of one."""
+    goal: Goal | None = None
+    """Search for the largest model of the run's family, the largest micro-batch of its global batch, or the longest
+    context that fits, and plan for that one."""
     price_per_hour: float | None = None
     """Price of the device, to say what the run costs."""
     workers: int | None = None
@@ -58,11 +66,15 @@ class Arguments:
 def run(arguments: list[str]) -> int:
     """Plan, print, and say by the exit code whether a plan fits."""
     options, overrides = read_with_overrides(Arguments, arguments, "plan")
-    plan = make_plan(options, RunFile.load(options.run_file, overrides))
+    run_file = RunFile.load(options.run_file, overrides)
+    if options.devices is not None or options.goal is not None:
+        return _run_many(options, run_file)
+    plan = make_plan(options, run_file)
     if options.json:
         print(json_format.dumps(plan.to_json(), indent=2))
     else:
         Console().print(plan, *_asked_tables(options, plan))
+        print(f"predicted times are {basis(plan.device)}")
     _draw(options, plan)
     if plan.fits:
         return EXIT_DONE
@@ -78,12 +90,12 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
     if options.workers is not None:
         require(options.workers >= 0, "workers", options.workers, "0 or more processes")
     request = Request(
-        device=detect() if options.device is None else _asked(options.device),
+        device=_device(options),
         budget_bytes=parse_bytes(options.budget) if options.budget else None,
         price_per_hour=options.price_per_hour,
         workers=options.workers,
         cache=Cache.of_user() if options.cache else None,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        progress=tell,
     )
     return plan_of(run_file, request)
 
@@ -104,6 +116,42 @@ def _draw(options: Arguments, plan: Plan) -> None:
 
     for path in draw_plan(plan, options.pictures, options.run_file.stem):
         print(f"picture: {path}", file=sys.stderr)
+
+
+def _run_many(options: Arguments, run_file: RunFile) -> int:
+    together = options.goal is None or options.devices is None
+    require(together, "--goal", options.goal, "left out beside --devices", hint="one device: --device 4090")
+    if options.devices is not None:
+        require(options.device is None, "--device", options.device, "left out beside --devices")
+
+        def plan_on(name: str, price_per_hour: float | None) -> Plan:
+            return make_plan(replace(options, device=name, price_per_hour=price_per_hour), run_file)
+
+        return run_devices(options.devices, options.price_per_hour, plan_on, as_json=options.json)
+    assert options.goal is not None
+    from brim.supervisor import setup  # loads the data pipeline, which a kept plan does without
+
+    run_file = with_known_vocabulary(run_file)
+    setup.enable_compilation_cache()
+    device = _device(options)
+    asked = parse_bytes(options.budget) if options.budget else run_file.settings.plan.budget_bytes
+    budget_bytes = asked or default_budget(device)
+    one_budget = replace(options, budget=str(budget_bytes))  # what is free may change while it searches
+    return run_goal(
+        options.goal,
+        run_file,
+        device,
+        budget_bytes,
+        setup.build_program,
+        lambda run: make_plan(one_budget, run),
+        as_json=options.json,
+    )
+
+
+def _device(options: Arguments) -> Device:
+    if options.device is not None:
+        return known(_asked(options.device))
+    return calibrated(detect(), progress=tell)
 
 
 def _asked(name: str) -> Device:

@@ -10,7 +10,7 @@ look at a machine on which JAX does not start.
     nvidia.py, host.py    what nvidia-smi and the operating system say, without starting JAX
     mig.py                the slices of a partitioned GPU
     probe.py              speeds that no table holds, measured once
-    flops.py roofline.py  FLOPs of a jaxpr; the seconds they need at least
+    flops.py roofline.py  FLOPs of a jaxpr; the seconds they need at least, and MFU
     compiler_options.py   options for XLA, handed over per compile
     doctor.py             what is wrong with this installation
 """

@@ -97,6 +97,8 @@ class Device:
         host_link: what connects it to the host, such as "PCIe 4.0 x16".
         host_link_bytes_per_second: of that link, one way, by its line rate; real copies reach some 80% to 90% of it.
         tpu_topology: the name that libtpu compiles one chip for; None on other devices.
+        product_share, bandwidth_share: of the two speeds, what training steps reach, as measured (see
+            planner/calibration.py); None: not measured. They order plans and never decide what fits.
     """
 
     name: str
@@ -114,6 +116,8 @@ class Device:
     host_link: str = ""
     host_link_bytes_per_second: float | None = None
     tpu_topology: str | None = None
+    product_share: float | None = None
+    bandwidth_share: float | None = None
 
     @property
     def reserve_bytes(self) -> int:

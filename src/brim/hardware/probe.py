@@ -63,7 +63,7 @@ GPU_SIZES = Sizes(float32_side=4096, bfloat16_side=8192, copied_bytes=2**29)
 def measure_cpu(cache_folder: Path | None = None) -> Speeds:
     """The speeds of the processor that is here, from the cache or measured now (under 1 s) and kept there."""
     key = f"{host.processor_name()} x {host.processor_count()}, JAX {importlib.metadata.version('jax')}"
-    return _cached(key, _measure_cpu_now, cache_folder, keep=not _busy())
+    return _cached(key, _measure_cpu_now, cache_folder, keep=not busy())
 
 
 def measure_gpu(kind: str, cache_folder: Path | None = None) -> Speeds:
@@ -127,7 +127,7 @@ def _measure_cpu_now() -> Speeds:
     return measure(jax.devices("cpu")[0], CPU_SIZES)
 
 
-def _busy() -> bool:
+def busy() -> bool:
     """Whether more programs run than there are processors, so that a measured CPU would look slower than it is."""
     try:
         return os.getloadavg()[0] > host.processor_count()
@@ -149,7 +149,7 @@ def _measure_in_child() -> Speeds:
 
 def _cached(key: str, measured: Callable[[], Speeds], folder: Path | None, *, keep: bool = True) -> Speeds:
     path = (folder or cache_folder()) / "speeds.json"
-    kept = _read(path)
+    kept = read_kept(path)
     try:
         return Speeds(**kept[key])
     except (KeyError, TypeError):
@@ -157,11 +157,12 @@ def _cached(key: str, measured: Callable[[], Speeds], folder: Path | None, *, ke
         if keep:
             # A cache that cannot be written costs a second the next time, and nothing else.
             with contextlib.suppress(OSError):
-                _write(path, {**kept, key: dataclasses.asdict(speeds)})
+                write_kept(path, {**kept, key: dataclasses.asdict(speeds)})
         return speeds
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_kept(path: Path) -> dict[str, Any]:
+    """What a file of measurements holds; nothing if it cannot be read."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -169,9 +170,10 @@ def _read(path: Path) -> dict[str, Any]:
     return kept if isinstance(kept, dict) else {}
 
 
-def _write(path: Path, kept: dict[str, Any]) -> None:
+def write_kept(path: Path, kept: dict[str, Any]) -> None:
+    """Replace a file of measurements; it is never half written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix="speeds-", suffix=".tmp")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}-", suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(kept, file, indent=1)
     Path(name).replace(path)

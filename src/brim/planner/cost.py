@@ -5,6 +5,8 @@
     elementwise   everything else, by the bytes it moves
     loops         copies into and out of the stacked arrays of loops; none where a stack is written out
     kernels       the time to start each kernel, which many small micro-batches pay more often
+    host_link     copies between device and host over the link between them. Counted in full: inside one jitted step
+                  they hardly overlap with computing
 
 The terms add up, because one kernel waits for the other on one device. FLOPs and bytes are counted on the jaxpr of the
 whole step, so recomputation, accumulation and the optimizer are in them. Tracing takes longer than counting, so each
@@ -12,19 +14,21 @@ setting of the techniques is traced once, with the fewest micro-batches. At a fi
 micro-batches add (weights read again, gradients summed) is linear in their number and nearly the same for all settings:
 it is traced for one setting only.
 
-This is a prediction, good for an order of candidates. The shares and `KERNEL_SECONDS` are assumed, not measured
-on the device; times read off them are right to a factor of two, not to a percent.
+This is a prediction, good for an order of candidates. `KERNEL_SECONDS` and `LINK_SHARE` are assumed; so are the shares
+of peak and bandwidth, unless steps were measured on the device (calibration.py), and then times read off them are right
+to a factor of two, not to a percent. None of this decides what fits: that is the compiler's word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 
 from brim.hardware.facts import Device
 from brim.hardware.flops import count_flops
+from brim.hardware.roofline import utilization
 from brim.planner.space import with_plain, with_steps
 from brim.planner.traffic import Traffic, count_traffic
 from brim.program import Program
@@ -33,7 +37,8 @@ from brim.training.assemble import assemble
 
 PRODUCT_SHARE = 0.6
 BANDWIDTH_SHARE = 0.8
-KERNEL_SECONDS = {"gpu": 2e-6, "cpu": 5e-6}
+LINK_SHARE = 0.8
+KERNEL_SECONDS = {"gpu": 2e-6, "tpu": 2e-6, "cpu": 5e-6}
 
 RECOMPUTING_POINTS = frozenset({"residuals", "cross_entropy"})
 """Points at which a technique may compute something a second time."""
@@ -73,10 +78,12 @@ class Cost:
         terms: name -> seconds; see the head of this file.
         recompute_share: FLOPs of matrix products beyond those of the same recipe without recomputation, as a share of
             the latter.
+        mfu: predicted model FLOPs utilization: products without recomputation over peak times seconds.
     """
 
     terms: Mapping[str, float]
     recompute_share: float = 0.0
+    mfu: float = field(default=0.0, compare=False)  # follows from the others
 
     @property
     def seconds(self) -> float:
@@ -86,20 +93,29 @@ class Cost:
     @classmethod
     def of(cls, work: Work, device: Device, *, without_recomputation: Work | None = None) -> Cost:
         """What the work costs on a device."""
-        bandwidth = BANDWIDTH_SHARE * device.bandwidth_bytes_per_second
-        arithmetic = sum(count / (PRODUCT_SHARE * device.peak_flops.of(dtype)) for dtype, count in work.flops.items())
+        bandwidth = (device.bandwidth_share or BANDWIDTH_SHARE) * device.bandwidth_bytes_per_second
+        share = device.product_share or PRODUCT_SHARE
+        link = LINK_SHARE * (device.host_link_bytes_per_second or device.bandwidth_bytes_per_second)
+        arithmetic = sum(count / (share * device.peak_flops.of(dtype)) for dtype, count in work.flops.items())
         terms = {
             "products": max(arithmetic, work.traffic.products / bandwidth),
             "elementwise": work.traffic.elementwise / bandwidth,
             "loops": work.traffic.loops / bandwidth,
             "kernels": work.traffic.kernels * KERNEL_SECONDS[device.platform],
+            "host_link": work.traffic.host / link,
         }
-        plain = work.matmul_flops if without_recomputation is None else without_recomputation.matmul_flops
-        return cls(
-            # What splitting adds is taken from one setting; where another has less of a term, it may fall below 0.
-            {name: max(0.0, seconds) for name, seconds in terms.items()},
-            max(0.0, work.matmul_flops / plain - 1) if plain else 0.0,
-        )
+        # What splitting adds is taken from one setting; where another has less of a term, it may fall below 0.
+        terms = {name: max(0.0, seconds) for name, seconds in terms.items()}
+        plain = work if without_recomputation is None else without_recomputation
+        again = max(0.0, work.matmul_flops / plain.matmul_flops - 1) if plain.matmul_flops else 0.0
+        return cls(terms, again, utilization(plain.flops, sum(terms.values()), device))
+
+
+def work_of(program: Program, recipe: Recipe, device: Device) -> Work:
+    """What one update under a recipe asks for, counted on the jaxpr of its whole step."""
+    assembly = assemble(program, recipe, device, say=lambda note: None)
+    jaxpr = jax.make_jaxpr(assembly.window)(assembly.state, assembly.batch)
+    return Work(count_flops(jaxpr).by_dtype, count_traffic(jaxpr))
 
 
 class CostModel:
@@ -135,7 +151,5 @@ class CostModel:
     def _trace(self, recipe: Recipe) -> Work:
         key = (recipe.techniques, recipe.micro_batch)
         if key not in self._traced:
-            assembly = assemble(self._program, recipe, self._device, say=lambda note: None)
-            jaxpr = jax.make_jaxpr(assembly.window)(assembly.state, assembly.batch)
-            self._traced[key] = Work(count_flops(jaxpr).by_dtype, count_traffic(jaxpr))
+            self._traced[key] = work_of(self._program, recipe, self._device)
         return self._traced[key]

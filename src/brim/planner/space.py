@@ -46,11 +46,22 @@ def micro_batches(
 
 
 def recipes(
-    program: Program, device: Device, global_batch: int, sizes: Sequence[int], fixed: Sequence[Technique]
+    program: Program,
+    device: Device,
+    global_batch: int,
+    sizes: Sequence[int],
+    fixed: Sequence[Technique],
+    *,
+    allow_lossy: bool = False,
 ) -> Iterator[Recipe]:
     """Every recipe to consider, by settings and then by micro-batch; those that cannot work are left out.
 
-    Settings come in the techniques' own order, cheapest in time first. What may change the results is not searched.
+    Settings come in the techniques' own order, cheapest in time first.
+
+    Args:
+        sizes: micro-batches.
+        fixed: techniques that are given; what is given may be lossy.
+        allow_lossy: whether settings are searched too that may change the results. What changes the model never is.
 
     Raises:
         TechniqueError: if what is fixed cannot work.
@@ -58,7 +69,7 @@ def recipes(
     given = {technique.name: technique for technique in fixed}
     _refuse_obstacles(given, program, device)
     searched = [kind for kind in REGISTRY if kind.name != STEPS]
-    for techniques in itertools.product(*(_choices(kind, given, program, device) for kind in searched)):
+    for techniques in itertools.product(*(_choices(kind, given, program, device, allow_lossy) for kind in searched)):
         for micro_batch in sizes:
             recipe = _recipe(micro_batch, global_batch // micro_batch, techniques, default_options(device))
             if recipe is not None and recipe.obstacle(program, device) is None:
@@ -87,11 +98,11 @@ def with_plain(recipe: Recipe, points: frozenset[str]) -> Recipe:
 
 
 def _choices(
-    kind: type[Technique], given: Mapping[str, Technique], program: Program, device: Device
+    kind: type[Technique], given: Mapping[str, Technique], program: Program, device: Device, allow_lossy: bool
 ) -> tuple[Technique, ...]:
     if kind.name in given:
         return (given[kind.name],)
-    return tuple(option for option in kind.options(program, device) if option.effect != "lossy")
+    return tuple(option for option in kind.options(program, device) if allow_lossy or option.effect != "lossy")
 
 
 def _recipe(micro_batch: int, steps: int, techniques: Sequence[Technique], options: Mapping[str, str]) -> Recipe | None:

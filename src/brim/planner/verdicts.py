@@ -29,6 +29,7 @@ def verdicts(
     compiled: Mapping[int, Compiled],
     failed: Mapping[int, str],
     budget_bytes: int,
+    host_budget_bytes: int | None = None,
 ) -> tuple[Candidate, ...]:
     """All candidates, in the order of the prospects.
 
@@ -37,8 +38,9 @@ def verdicts(
         selection: after it has run on them.
         compiled, failed: number of a prospect -> what the compiler told, or why it refused.
         budget_bytes: the most that fits.
+        host_budget_bytes: the most that fits into the host's memory; None: not limited.
     """
-    judge = _Judge(prospects, selection, compiled, failed, budget_bytes)
+    judge = _Judge(prospects, selection, compiled, failed, budget_bytes, host_budget_bytes)
     return tuple(map(judge.candidate, range(len(prospects))))
 
 
@@ -48,6 +50,11 @@ def against(size: int, budget_bytes: int) -> str:
     return f"{format_bytes(gap)} to spare" if gap >= 0 else f"over by {format_bytes(-gap)}"
 
 
+def exceeds(host_bytes: int, host_budget_bytes: int | None) -> bool:
+    """Whether a step needs more of the host's memory than it may."""
+    return host_budget_bytes is not None and host_bytes > host_budget_bytes
+
+
 @dataclass(frozen=True)
 class _Judge:
     prospects: Sequence[Prospect]
@@ -55,6 +62,7 @@ class _Judge:
     compiled: Mapping[int, Compiled]
     failed: Mapping[int, str]
     budget_bytes: int
+    host_budget_bytes: int | None
 
     def candidate(self, number: int) -> Candidate:
         outcome, reason = self._with_compiling(number) or self._without_compiling(number)
@@ -75,7 +83,12 @@ class _Judge:
             return "failed", f"the compiler refused it: {self.failed[number]}"
         if number not in self.compiled:
             return None
-        peak = self.compiled[number].memory.peak_bytes
+        peak, host = self.compiled[number].memory.peak_bytes, self.compiled[number].memory.host
+        if exceeds(host, self.host_budget_bytes):
+            return (
+                "over",
+                f"compiled: {format_bytes(host)} of host memory, {against(host, self.host_budget_bytes or 0)}",
+            )
         if peak > self.budget_bytes:
             return "over", f"compiled: {format_bytes(peak)}, {against(peak, self.budget_bytes)}"
         if number == self.selection.fitting()[0]:
