@@ -69,7 +69,7 @@ def _host_is_full(smallest: Candidate, memory: Memory, device: Device) -> NoPlan
     return NoPlanFits(
         f"no plan fits the host's memory beside {device.name}: the smallest on the device is "
         f"{smallest.recipe.describe()}: {smallest.reason}",
-        hint=f"what would help: a host budget of at least {format_bytes(memory.host)}, or techniques that keep less there",
+        hint=f"what would help: a host budget of {format_bytes(memory.host)}, or techniques that keep less there",
     )
 
 
