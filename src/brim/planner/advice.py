@@ -69,7 +69,7 @@ def _host_is_full(smallest: Candidate, memory: Memory, device: Device) -> NoPlan
     return NoPlanFits(
         f"no plan fits the host's memory beside {device.name}: the smallest on the device is "
         f"{smallest.recipe.describe()}: {smallest.reason}",
-        hint=f"what would help: a host budget of {format_bytes(memory.host)}, or techniques that keep less there",
+        hint=f"what would help: a host budget of at least {format_bytes(memory.host)}; techniques that keep less there",
     )
 
 
@@ -85,9 +85,10 @@ def _smaller_program(smallest: Candidate, memory: Memory, budget_bytes: int, uni
     if standing > budget_bytes:
         return [f"a smaller model: parameters, gradients and optimizer state alone are {format_bytes(standing)}"]
     if over < activations:
-        if unit == "tokens" and (shorter := _shorter_context(smallest, 1 - over / activations)):
-            return [shorter]
-        ways = "a shorter context or a smaller vocabulary" if unit == "tokens" else "smaller rows"
+        ways = "smaller rows"
+        if unit == "tokens":
+            shorter = _shorter_context(smallest, 1 - over / activations) or "a shorter context"
+            ways = f"{shorter} or a smaller vocabulary"
         return [f"{ways}: activations and temporaries would have to shrink by {over / activations:.0%}"]
     return ["a smaller model"]
 
@@ -99,7 +100,7 @@ def _shorter_context(smallest: Candidate, share: float) -> str | None:
     shorter = int(share * context) // grain * grain
     if shorter < 1 or share < LEAST_CONTEXT_SHARE:
         return None
-    return f"a context of about {shorter} tokens instead of {context}, or a smaller vocabulary"
+    return f"a context of about {shorter} tokens instead of {context},"
 
 
 def _host_memory(memory: Memory, budget_bytes: int) -> list[str]:
