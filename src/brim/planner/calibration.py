@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,6 @@ from brim.hardware.facts import Device
 from brim.models.decoder import decoder_program
 from brim.models.settings import DecoderSettings
 from brim.planner.cost import KERNEL_SECONDS, work_of
-from brim.program import Program
 from brim.techniques import AttentionKernel, Precision, Recipe
 from brim.training.step import Step
 
@@ -148,7 +148,10 @@ def basis(device: Device) -> str:
 
 def measure(device: Device, cases: Sequence[Case] = ()) -> Shares:
     """Time both cases on JAX's default device, now."""
-    return fitted([_timed(case, device) for case in cases or CASES[device.platform]], device)
+    steps = [_step(case, device) for case in cases or CASES[device.platform]]
+    with ThreadPoolExecutor() as pool:  # XLA is what takes the time, and leaves Python's lock alone
+        list(pool.map(lambda step: step.compiled, steps))
+    return fitted([_timed(step) for step in steps], device)
 
 
 def fitted(timed: Sequence[Timed], device: Device) -> Shares:
@@ -171,24 +174,28 @@ def _grid(most: float) -> list[float]:
     return [LEAST_SHARE * (most / LEAST_SHARE) ** (step / steps) for step in range(steps + 1)]
 
 
-def _timed(case: Case, device: Device) -> Timed:
+def _step(case: Case, device: Device) -> Step:
     sizes = dataclasses.asdict(case)
     rows = sizes.pop("rows")
     program = decoder_program(DecoderSettings(**sizes).resolved(), optax.sgd(1e-4), packed=False)
     recipe = Recipe.of(rows, Precision.options(program, device)[0], AttentionKernel("reference"))
-    work = work_of(program, recipe, device)
+    return Step(program, recipe, device)
+
+
+def _timed(step: Step) -> Timed:
+    device = step.device
+    work = work_of(step.program, step.recipe, device)
     return Timed(
         arithmetic_seconds=sum(count / device.peak_flops.of(dtype) for dtype, count in work.flops.items()),
         product_bytes=work.traffic.products,
         other_bytes=work.traffic.elementwise + work.traffic.loops,
         kernel_seconds=work.traffic.kernels * KERNEL_SECONDS[device.platform],
-        measured_seconds=_best_seconds(program, recipe, device),
+        measured_seconds=_best_seconds(step),
     )
 
 
-def _best_seconds(program: Program, recipe: Recipe, device: Device) -> float:
+def _best_seconds(step: Step) -> float:
     """The quickest of some steps: other work on the machine can only make a step slower."""
-    step = Step(program, recipe, device)
     state = jax.device_put(jax.tree.map(_filled, step.assembly.state))
     batch = jax.device_put(jax.tree.map(_filled, step.assembly.batch))
     best, runs, until = math.inf, 0, math.inf
@@ -197,7 +204,7 @@ def _best_seconds(program: Program, recipe: Recipe, device: Device) -> float:
         state, metrics = step(state, batch)
         metrics.loss.block_until_ready()
         best = min(best, time.perf_counter() - start)
-        if runs == 0:  # the first compiled
+        if runs == 0:  # the first touches memory for the first time
             best, until = math.inf, time.perf_counter() + _TRY_SECONDS
         runs += 1
     return best
