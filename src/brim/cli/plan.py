@@ -36,6 +36,10 @@ class Arguments:
     """The run, as a TOML file."""
     budget: str | None = None
     """Most device memory a step may use, such as 22GiB; otherwise plan.budget of the run file, or what is free."""
+    host_budget: str | None = None
+    """Most host memory a step may use, such as 64GiB; left out, it is not limited."""
+    allow_lossy: bool = False
+    """Search techniques too that may change the results; what changes the model never is."""
     device: str | None = None
     """A device that need not be here, such as rtx-4090 (`brim devices` lists them), or a TOML file that describes one;
     otherwise the one that is here."""
@@ -87,6 +91,8 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
         micro_batch=settings.train.micro_batch,
         updates=settings.train.updates,
         price_per_hour=options.price_per_hour,
+        host_budget_bytes=parse_bytes(options.host_budget) if options.host_budget else None,
+        allow_lossy=options.allow_lossy,
         progress=tell,
     )
 

@@ -82,6 +82,7 @@ class Candidate:
             "assembler": tables["assembler"],
             "compiler_options": tables["compiler_options"],
             "seconds_by_term": dict(self.cost.terms),
+            "predicted_mfu": self.cost.mfu,
             "memory": None if self.memory is None else dataclasses.asdict(self.memory),
             "notes": list(self.notes),
         }
@@ -94,7 +95,7 @@ class Candidate:
             recipe=Recipe.from_tables(record),
             outcome=record["outcome"],
             reason=record["reason"],
-            cost=Cost(record["seconds_by_term"], record["recompute_share"]),
+            cost=Cost(record["seconds_by_term"], record["recompute_share"], record.get("predicted_mfu", 0.0)),
             tokens=record["tokens"],
             least_bytes=record["least_bytes"],
             memory=None if memory is None else Memory(**memory),

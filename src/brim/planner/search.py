@@ -25,7 +25,7 @@ from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
 from brim.planner.selection import MAX_COMPILES, Option, Selection
 from brim.planner.space import micro_batches, recipes, settings_of
-from brim.planner.verdicts import Prospect, against, verdicts
+from brim.planner.verdicts import Prospect, against, exceeds, verdicts
 from brim.planner.versions import versions
 from brim.program import Program
 from brim.quantities import format_bytes
@@ -47,6 +47,8 @@ def search(
     micro_batch: int | None = None,
     updates: int | None = None,
     price_per_hour: float | None = None,
+    host_budget_bytes: int | None = None,
+    allow_lossy: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The fastest predicted recipe whose compiled step fits the budget; see `survey` for the arguments.
@@ -66,6 +68,8 @@ def search(
         micro_batch=micro_batch,
         updates=updates,
         price_per_hour=price_per_hour,
+        host_budget_bytes=host_budget_bytes,
+        allow_lossy=allow_lossy,
         progress=progress,
     )
     _ = plan.chosen
@@ -82,6 +86,8 @@ def survey(
     micro_batch: int | None = None,
     updates: int | None = None,
     price_per_hour: float | None = None,
+    host_budget_bytes: int | None = None,
+    allow_lossy: bool = False,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
     max_compiles: int = MAX_COMPILES,
@@ -98,6 +104,8 @@ def survey(
             Programs whose rows depend on each other keep the global batch in one piece.
         updates: length of the run, to say how long it takes.
         price_per_hour: of the device, to say what it costs.
+        host_budget_bytes: the most host memory the step may need; None: not limited.
+        allow_lossy: whether techniques are searched that may change the results.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` if left out.
         max_compiles: where to stop, with the fastest that is known to fit by then.
@@ -108,12 +116,20 @@ def survey(
     start = time.perf_counter()
     if compile_recipe is None:
         compile_recipe = partial(compile_window, target=Target.of(device))
-    prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
+    prospects = consider(
+        program,
+        device=device,
+        global_batch=global_batch,
+        fixed=fixed,
+        micro_batch=micro_batch,
+        allow_lossy=allow_lossy,
+    )
     plan = decide(
         program,
         prospects,
         device=device,
         budget_bytes=budget_bytes,
+        host_budget_bytes=host_budget_bytes,
         progress=progress,
         compile_recipe=compile_recipe,
         max_compiles=max_compiles,
@@ -134,6 +150,7 @@ def consider(
     global_batch: int,
     fixed: Sequence[Technique] = (),
     micro_batch: int | None = None,
+    allow_lossy: bool = False,
 ) -> tuple[Prospect, ...]:
     """Every recipe with its lower bound and predicted time, fastest first; of two alike, the one named first.
 
@@ -143,7 +160,7 @@ def consider(
         SettingsError, TechniqueError: as `search`.
     """
     sizes = micro_batches(program, global_batch, micro_batch, fixed)
-    considered = tuple(recipes(program, device, global_batch, sizes, fixed))
+    considered = tuple(recipes(program, device, global_batch, sizes, fixed, allow_lossy=allow_lossy))
     if not considered:
         raise TechniqueError("no setting of the techniques works on this program and device")
     traced = _traced_once(program)
@@ -159,6 +176,7 @@ def decide(
     *,
     device: Device,
     budget_bytes: int,
+    host_budget_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction,
     max_compiles: int = MAX_COMPILES,
@@ -166,7 +184,9 @@ def decide(
     """Compile what must be known of some prospects to choose among them under one budget; arguments as `survey`."""
     start = time.perf_counter()
     require(budget_bytes > 0, "budget_bytes", budget_bytes, "more than 0 bytes")
-    compiler = _Compiler(program, device, budget_bytes, prospects, compile_recipe, progress or _unheard)
+    compiler = _Compiler(
+        program, device, budget_bytes, host_budget_bytes, prospects, compile_recipe, progress or _unheard
+    )
     selection = Selection([prospect.option for prospect in prospects], budget_bytes, compiler.compile, max_compiles)
     compiler.announce(selection)
     selection.run()
@@ -174,11 +194,12 @@ def decide(
         device=device,
         budget_bytes=budget_bytes,
         global_batch=prospects[0].recipe.global_batch,
-        candidates=verdicts(prospects, selection, compiler.compiled, compiler.failed, budget_bytes),
+        candidates=verdicts(prospects, selection, compiler.compiled, compiler.failed, budget_bytes, host_budget_bytes),
         versions=versions(device),
         seconds=time.perf_counter() - start,
         compiles=len(selection.peaks),
         unit="tokens" if program.tokens_per_row > 1 else "rows",
+        host_budget_bytes=host_budget_bytes,
     )
 
 
@@ -189,6 +210,7 @@ class _Compiler:
     program: Program
     device: Device
     budget_bytes: int
+    host_budget_bytes: int | None
     prospects: Sequence[Prospect]
     compile_recipe: CompileFunction
     progress: Callable[[str], None]
@@ -201,7 +223,7 @@ class _Compiler:
         self.progress(f"{len(self.prospects)} candidates, {pruned} pruned by formula")
 
     def compile(self, number: int) -> int | None:
-        """Compiled peak of a prospect in bytes; None if XLA refuses it."""
+        """Compiled peak of a prospect in bytes; None if XLA refuses it, or the host has no room for its part."""
         recipe = self.prospects[number].recipe
         try:
             compiled = self.compile_recipe(self.program, recipe, self.device)
@@ -210,7 +232,10 @@ class _Compiler:
             self._tell(recipe, f"failed: {self.failed[number]}")
             return None
         self.compiled[number] = compiled
-        peak = compiled.memory.peak_bytes
+        peak, host = compiled.memory.peak_bytes, compiled.memory.host
+        if exceeds(host, self.host_budget_bytes):
+            self._tell(recipe, f"{format_bytes(host)} of host memory, over its budget")
+            return None
         self._tell(recipe, f"{format_bytes(peak)}, {against(peak, self.budget_bytes)}")
         return peak
 
