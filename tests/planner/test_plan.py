@@ -62,6 +62,7 @@ def test_json_contract(plan: Plan) -> None:
             assert sum(candidate["owners"].values()) == candidate["peak_bytes"]
         else:
             assert candidate["peak_bytes"] is None
+    assert 0 < record["chosen"]["predicted_mfu"] < 1
     tokens = record["chosen"]["predicted_tokens_per_second"] * record["chosen"]["predicted_step_seconds"]
     assert tokens == pytest.approx(ROWS * LENGTH)
 

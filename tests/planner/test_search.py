@@ -210,6 +210,26 @@ def test_a_limit_on_compiles_is_said(
     assert not plan.fits or "predicted faster were not compiled" in plan.chosen.reason
 
 
+def test_a_host_budget_is_carried_into_the_plan_and_rejects_with_a_reason(
+    program: Program, prospects: tuple[Prospect, ...], compile_recipe: CompileFunction
+) -> None:
+    def with_host(program: Program, recipe: Recipe, device: Any) -> Any:
+        """As if what is not recomputed in full lay on the host."""
+        compiled = compile_recipe(program, recipe, device)
+        host = 0 if recipe["rematerialization"] == Rematerialization("full") else 5 * 2**20
+        return replace(compiled, memory=replace(compiled.memory, host=host))
+
+    settings = {"device": CPU, "budget_bytes": 2**30, "compile_recipe": with_host}
+    free = decide(program, prospects, **settings)  # type: ignore[arg-type]
+    assert free.host_budget_bytes is None and free.chosen.memory.host > 0  # type: ignore[union-attr]
+    plan = decide(program, prospects, host_budget_bytes=2**20, **settings)  # type: ignore[arg-type]
+    assert plan.host_budget_bytes == plan.to_json()["host_budget_bytes"] == 2**20
+    assert plan.recipe["rematerialization"] == Rematerialization("full")
+    rejected = [candidate for candidate in plan.candidates if candidate.outcome == "over"]
+    assert rejected[0].reason == "compiled: 5.0 MiB of host memory, over by 4.0 MiB"
+    assert all(candidate.memory.host <= 2**20 for candidate in plan.candidates if candidate.fits)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("wrong", [{"budget_bytes": 0}, {"micro_batch": 3}, {"global_batch": 0}])
 def test_wrong_arguments_are_errors(program: Program, wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):

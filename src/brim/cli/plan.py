@@ -38,6 +38,10 @@ class Arguments:
     """The run, as a TOML file."""
     budget: str | None = None
     """Most device memory a step may use, such as 22GiB; otherwise plan.budget of the run file, or what is free."""
+    host_budget: str | None = None
+    """Most host memory a step may use, such as 64GiB; left out, it is not limited."""
+    allow_lossy: bool = False
+    """Search techniques too that may change the results; what changes the model never is."""
     device: str | None = None
     """A device that need not be here, such as rtx-4090 (`brim devices` lists them), or a TOML file that describes one;
     otherwise the one that is here."""
@@ -93,6 +97,8 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
         device=_device(options),
         budget_bytes=parse_bytes(options.budget) if options.budget else None,
         price_per_hour=options.price_per_hour,
+        host_budget_bytes=parse_bytes(options.host_budget) if options.host_budget else None,
+        allow_lossy=options.allow_lossy,
         workers=options.workers,
         cache=Cache.of_user() if options.cache else None,
         progress=tell,

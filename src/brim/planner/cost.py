@@ -22,7 +22,7 @@ to a factor of two, not to a percent. None of this decides what fits: that is th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 
@@ -83,7 +83,7 @@ class Cost:
 
     terms: Mapping[str, float]
     recompute_share: float = 0.0
-    mfu: float = field(default=0.0, compare=False)  # follows from the others
+    mfu: float = 0.0
 
     @property
     def seconds(self) -> float:

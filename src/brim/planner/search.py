@@ -29,7 +29,7 @@ from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
 from brim.planner.selection import MAX_COMPILES, Option, Selection
 from brim.planner.space import micro_batches, recipes, settings_of
-from brim.planner.verdicts import Prospect, against, verdicts
+from brim.planner.verdicts import Prospect, against, exceeds, verdicts
 from brim.planner.versions import versions
 from brim.planner.workers import Workers
 from brim.program import Program
@@ -52,6 +52,8 @@ def search(
     micro_batch: int | None = None,
     updates: int | None = None,
     price_per_hour: float | None = None,
+    host_budget_bytes: int | None = None,
+    allow_lossy: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The fastest predicted recipe whose compiled step fits the budget; see `survey` for the arguments.
@@ -71,6 +73,8 @@ def search(
         micro_batch=micro_batch,
         updates=updates,
         price_per_hour=price_per_hour,
+        host_budget_bytes=host_budget_bytes,
+        allow_lossy=allow_lossy,
         progress=progress,
     )
     _ = plan.chosen
@@ -87,6 +91,8 @@ def survey(
     micro_batch: int | None = None,
     updates: int | None = None,
     price_per_hour: float | None = None,
+    host_budget_bytes: int | None = None,
+    allow_lossy: bool = False,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
     workers: Workers | None = None,
@@ -106,6 +112,8 @@ def survey(
             or only the whole of it where rows depend on each other.
         updates: length of the run, to say how long it takes.
         price_per_hour: of the device, to say what it costs.
+        host_budget_bytes: the most host memory the step may need; None: not limited.
+        allow_lossy: whether techniques are searched that may change the results.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
         workers: processes that compile this program for this device, in place of `compile_recipe`.
@@ -121,9 +129,11 @@ def survey(
         target = Target.of(device)
         audit_recipe = audit_recipe or partial(audit_window, target=target)
         compile_recipe = None if workers else partial(compile_window, target=target, cache=cache)
-    prospects = consider(program, device=device, global_batch=global_batch, fixed=fixed, micro_batch=micro_batch)
+    asked: Any = {"global_batch": global_batch, "fixed": fixed, "micro_batch": micro_batch, "allow_lossy": allow_lossy}
+    prospects = consider(program, device=device, **asked)
+    budgets: Any = {"budget_bytes": budget_bytes, "host_budget_bytes": host_budget_bytes}
     how: Any = {"compile_recipe": compile_recipe, "workers": workers, "max_compiles": max_compiles}
-    plan = decide(program, prospects, device=device, budget_bytes=budget_bytes, progress=progress, **how)
+    plan = decide(program, prospects, device=device, progress=progress, **budgets, **how)
     if audit_recipe is not None:
         plan = with_report(plan, program, audit_recipe, progress or _unheard)
     return replace(
@@ -142,6 +152,7 @@ def consider(
     global_batch: int,
     fixed: Sequence[Technique] = (),
     micro_batch: int | None = None,
+    allow_lossy: bool = False,
 ) -> tuple[Prospect, ...]:
     """Every recipe with its lower bound and predicted time, fastest first; of two alike, the one named first.
 
@@ -151,7 +162,7 @@ def consider(
         SettingsError, TechniqueError: as `search`.
     """
     sizes = micro_batches(program, global_batch, micro_batch, fixed)
-    considered = tuple(recipes(program, device, global_batch, sizes, fixed))
+    considered = tuple(recipes(program, device, global_batch, sizes, fixed, allow_lossy=allow_lossy))
     if not considered:
         raise TechniqueError("no setting of the techniques works on this program and device")
     traced = _traced_once(program)
@@ -167,6 +178,7 @@ def decide(
     *,
     device: Device,
     budget_bytes: int,
+    host_budget_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
     workers: Workers | None = None,
@@ -177,18 +189,21 @@ def decide(
     require(budget_bytes > 0, "budget_bytes", budget_bytes, "more than 0 bytes")
     compile_ahead = _in_turn(program, device, compile_recipe or compile_window) if workers is None else workers.compile
     known = _nothing_known if workers is None else workers.known
-    compiler = _Compiler(budget_bytes, prospects, compile_ahead, known, progress or _unheard, max_compiles)
+    told = progress or _unheard
+    compiler = _Compiler(budget_bytes, host_budget_bytes, prospects, compile_ahead, known, told, max_compiles)
     compiler.announce()
     compiler.selection.run()
+    found = prospects, compiler.selection, compiler.compiled, compiler.failed
     return Plan(
         device=device,
         budget_bytes=budget_bytes,
         global_batch=prospects[0].recipe.global_batch,
-        candidates=verdicts(prospects, compiler.selection, compiler.compiled, compiler.failed, budget_bytes),
+        candidates=verdicts(*found, budget_bytes, host_budget_bytes),
         versions=versions(device),
         seconds=time.perf_counter() - start,
         compiles=len(compiler.selection.peaks),
         unit="tokens" if program.tokens_per_row > 1 else "rows",
+        host_budget_bytes=host_budget_bytes,
     )
 
 
@@ -212,6 +227,7 @@ class _Compiler:
     """Has compiled what the selection asks for, keeps what was learnt, and tells."""
 
     budget_bytes: int
+    host_budget_bytes: int | None
     prospects: Sequence[Prospect]
     compile_ahead: Callable[[Recipe, Guesses], Compiled]
     known: Callable[[Recipe], Compiled | None]
@@ -231,7 +247,7 @@ class _Compiler:
         self.progress(f"{len(self.prospects)} candidates, {pruned} pruned by formula")
 
     def compile(self, number: int) -> int | None:
-        """Compiled peak of a prospect in bytes; None if XLA refuses it."""
+        """Compiled peak of a prospect in bytes; None if XLA refuses it, or the host has no room for its part."""
         expected = self.selection.expected_compiles(number)
         start = time.perf_counter()
         try:
@@ -241,9 +257,12 @@ class _Compiler:
             self._tell(number, expected, f"failed: {self.failed[number]}", time.perf_counter() - start)
             return None
         self.compiled[number] = compiled
-        peak = compiled.memory.peak_bytes
-        told = f"{format_bytes(peak)}, {against(peak, self.budget_bytes)}"
-        self._tell(number, expected, told, compiled.seconds, known=compiled.cached)
+        told = partial(self._tell, number, expected, seconds=compiled.seconds, known=compiled.cached)
+        peak, host = compiled.memory.peak_bytes, compiled.memory.host
+        if exceeds(host, self.host_budget_bytes):
+            told(f"{format_bytes(host)} of host memory, over its budget")
+            return None
+        told(f"{format_bytes(peak)}, {against(peak, self.budget_bytes)}")
         return peak
 
     def _guesses(self, number: int) -> Iterator[Recipe]:

@@ -47,6 +47,8 @@ class Request:
     Attributes:
         device: what to plan for.
         budget_bytes: most device memory a step may use; None: as the run file says, else what is free.
+        host_budget_bytes: most host memory a step may use; None: not limited.
+        allow_lossy: whether techniques are searched that may change the results.
         price_per_hour: of the device, to say what the run costs.
         workers: how many processes compile; 0: this one; None: as is best for the device and program.
         cache: where compiles and finished searches are kept; None: nowhere.
@@ -55,6 +57,8 @@ class Request:
 
     device: Device
     budget_bytes: int | None = None
+    host_budget_bytes: int | None = None
+    allow_lossy: bool = False
     price_per_hour: float | None = None
     workers: int | None = None
     cache: Cache | None = None
@@ -70,7 +74,8 @@ def plan_of(run: RunFile, request: Request) -> Plan:
     run = with_known_vocabulary(run)
     device, settings = request.device, run.settings
     budget_bytes = request.budget_bytes or settings.plan.budget_bytes or default_budget(device)
-    key = search_key(_about(run), device, budget_bytes, fixed=run.techniques)
+    about = {**_about(run), "host_budget_bytes": request.host_budget_bytes, "allow_lossy": request.allow_lossy}
+    key = search_key(about, device, budget_bytes, fixed=run.techniques)
     updates, price = settings.train.updates, request.price_per_hour
     if plan := remembered(request.cache, key, device, updates=updates, price_per_hour=price):
         request.progress("this search was finished before, and its plan kept; --no-cache searches again")
@@ -93,6 +98,8 @@ def _search(run: RunFile, request: Request, budget_bytes: int) -> Plan:
             micro_batch=train.micro_batch,
             updates=train.updates,
             price_per_hour=request.price_per_hour,
+            host_budget_bytes=request.host_budget_bytes,
+            allow_lossy=request.allow_lossy,
             progress=request.progress,
             workers=workers,
             cache=request.cache,
