@@ -110,14 +110,12 @@ def survey(
         fixed: techniques that are given and not searched.
         micro_batch: rows per forward and backward pass, when given; else every divisor of the global batch is tried,
             or only the whole of it where rows depend on each other.
-        updates: length of the run, to say how long it takes.
-        price_per_hour: of the device, to say what it costs.
+        updates, price_per_hour: length of the run and price of the device, to say how long it takes and what it costs.
         host_budget_bytes: the most host memory the step may need; None: not limited.
         allow_lossy: whether techniques are searched that may change the results.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
-        workers: processes that compile this program for this device, in place of `compile_recipe`.
-        cache: where compiles in this process are looked up and kept; None: nowhere.
+        workers, cache: processes that compile in place of `compile_recipe`, and where compiles here are kept, if any.
         audit_recipe: compiles the chosen recipe again for the report; no report if only `compile_recipe` is given.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
@@ -129,11 +127,11 @@ def survey(
         target = Target.of(device)
         audit_recipe = audit_recipe or partial(audit_window, target=target)
         compile_recipe = None if workers else partial(compile_window, target=target, cache=cache)
-    asked: Any = {"global_batch": global_batch, "fixed": fixed, "micro_batch": micro_batch, "allow_lossy": allow_lossy}
+    asked: Any = {"global_batch": global_batch, "micro_batch": micro_batch, "fixed": fixed, "allow_lossy": allow_lossy}
     prospects = consider(program, device=device, **asked)
-    budgets: Any = {"budget_bytes": budget_bytes, "host_budget_bytes": host_budget_bytes}
     how: Any = {"compile_recipe": compile_recipe, "workers": workers, "max_compiles": max_compiles}
-    plan = decide(program, prospects, device=device, progress=progress, **budgets, **how)
+    how |= {"budget_bytes": budget_bytes, "host_budget_bytes": host_budget_bytes}
+    plan = decide(program, prospects, device=device, progress=progress, **how)
     if audit_recipe is not None:
         plan = with_report(plan, program, audit_recipe, progress or _unheard)
     return replace(
