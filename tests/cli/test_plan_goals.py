@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brim import cli
-from brim.cli import plan, plan_goals
+from brim.cli import plan_goals
 from brim.cli.plan_goals import axis_of
 from brim.errors import NoPlanFits
 from brim.hardware.device import named
@@ -22,6 +22,7 @@ from brim.planner.candidate import Candidate
 from brim.planner.cost import Cost
 from brim.planner.goals import Probe
 from brim.runfile import RunFile
+from brim.supervisor import planning, setup
 from brim.techniques import Accumulation, Recipe
 
 RUN = Path(__file__).parents[2] / "configs" / "gpt2-124m.toml"
@@ -40,8 +41,9 @@ def peak_of(run: RunFile) -> int:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What `survey` was asked for; the program that it is handed is the run itself."""
+def planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """What `survey` was asked for; the program that it is handed is the run itself, and nothing was kept before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked: list[dict[str, Any]] = []
 
     def survey(program: RunFile, **settings: Any) -> Plan:
@@ -56,9 +58,10 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         kept = {key: settings[key] for key in ("device", "budget_bytes", "global_batch", "updates", "price_per_hour")}
         return Plan(candidates=(one,), **kept)
 
-    monkeypatch.setattr(plan, "survey", survey)
-    monkeypatch.setattr(plan.setup, "build_program", lambda run: run)
-    monkeypatch.setattr(plan.setup, "enable_compilation_cache", lambda: None)
+    monkeypatch.setattr(planning, "survey", survey)
+    monkeypatch.setattr(planning, "worth_workers", lambda program, device: False)
+    monkeypatch.setattr(setup, "build_program", lambda run: run)
+    monkeypatch.setattr(setup, "enable_compilation_cache", lambda: None)
     monkeypatch.setattr(Probe, "over_bytes", lambda probe, run: peak_of(run) - probe.budget_bytes)
     return asked
 

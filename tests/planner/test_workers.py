@@ -204,16 +204,19 @@ def brim_plan(home: Path, *words: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - ignored below a shell's `&`
     )
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_after_ctrl_c_nothing_is_left_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    # A busy machine does not keep its measured speeds, and another speed is another question.
+    # A busy machine keeps no measured speeds and is not calibrated, and another speed is another question.
     key = f"{host.processor_name()} x {host.processor_count()}, JAX {jax.__version__}"
     speeds = {"float32_flops": 1e11, "bfloat16_flops": 1e11, "bandwidth_bytes_per_second": 1e10}
     (tmp_path / "brim").mkdir()
     (tmp_path / "brim" / "speeds.json").write_text(json.dumps({key: speeds}), encoding="utf-8")
+    shares = {key: {"products": 0.5, "bandwidth": 0.8}}
+    (tmp_path / "brim" / "shares.json").write_text(json.dumps(shares), encoding="utf-8")
 
     command = brim_plan(tmp_path, "--workers", "1")
     assert command.stderr is not None
