@@ -34,7 +34,14 @@ def gradient_of_attention(implementation: str):
     return jax.grad(loss, argnums=(0, 1, 2))
 
 
-@pytest.mark.parametrize("name", GPUS)
+def marked(name: str) -> object:
+    """Volta marked: CUDA 13 has taken it out of the assembler, and the one that JAX brings may be as new."""
+    reason = "the assembler of these CUDA libraries may not know compute capability 7.0"
+    volta = named(name).compute_capability == (7, 0)
+    return pytest.param(name, marks=pytest.mark.xfail(volta, reason=reason, raises=jax.errors.JaxRuntimeError))
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in GPUS])
 def test_a_product_and_a_softmax_compile_for_it(name):
     device = named(name)
     dtype = jnp.bfloat16 if device.can("bfloat16") else jnp.float16
