@@ -197,10 +197,10 @@ SMALL = (
 
 def brim_plan(home: Path, *words: str) -> subprocess.Popen[str]:
     """`brim plan` of a small model in a process group of its own, with an empty cache folder below `home`."""
+    # SIGINT is ignored below a shell's `&`, and would stay so in the child.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "brim", "plan", str(RUN), *SMALL.split(), *words]
     return subprocess.Popen(
-        # SIGINT is ignored below a shell's `&`, and would stay so in the child.
-        ["env", "--default-signal=INT", sys.executable, "-m", "brim", "plan", str(RUN), *SMALL.split()]
-        + ["--budget", "1GiB", "--json", *words],
+        [*command, "--budget", "1GiB", "--json"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "XDG_CACHE_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
