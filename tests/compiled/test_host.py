@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from brim.compiled import Roles, audit_compile
 from brim.hardware.device import named
@@ -19,9 +18,8 @@ SIDE = 512
 
 
 def test_moments_in_host_memory_stand_apart_and_cross_the_link() -> None:
-    device = Target.of(named("h100")).sharding
-    assert isinstance(device, NamedSharding)
-    host = NamedSharding(device.mesh.abstract_mesh, PartitionSpec(), memory_kind="pinned_host")
+    target = Target.of(named("h100"))
+    device, host = target.sharding, target.host_sharding
 
     def step(params: Any, opt_state: Any, batch: Any) -> Any:
         gradient = jax.grad(lambda w: jnp.tanh(batch @ w).sum())(params)

@@ -7,10 +7,11 @@ step = plan.build(program)
 
 from brim.planner.budget import default_budget, memory_fraction, reserve_bytes
 from brim.planner.candidate import Candidate
-from brim.planner.compile import Compiled, Target, compile_window
+from brim.planner.compile import Compiled, compile_window
 from brim.planner.memory import Memory
 from brim.planner.plan import Plan
 from brim.planner.search import search, survey
+from brim.planner.target import Target
 
 __all__ = [
     "Candidate",

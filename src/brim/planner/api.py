@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from brim.hardware.device import Device, detect, find
 from brim.planner.budget import default_budget
 from brim.planner.cache import Cache
-from brim.planner.compile import is_here
 from brim.planner.plan import Plan
 from brim.planner.remembered import program_facts, remembered, search_key, searched
 from brim.planner.search import survey
+from brim.planner.target import is_here
 from brim.planner.workers import Workers, cannot_travel
 from brim.program import Program
 from brim.quantities import parse_bytes

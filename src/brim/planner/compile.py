@@ -1,11 +1,6 @@
 """Compile the real train step for a device, here or elsewhere, without allocating anything.
 
-For the device that is here, JAX compiles as the run itself will. For a GPU that is not here, the CUDA plugin compiles
-for a topology of one device that is described by `Device.target_config()`: no driver and no GPU are needed. The rest of
-the planner does not see the difference.
-
-XLA changes a program near 80% of the memory its target has. So the target always has the card's real size, and a
-smaller budget only selects among what was compiled.
+Where it is compiled for, and how JAX is told so, stands in target.py; nothing else sees whether the device is here.
 
 JAX's persistent compilation cache may be on: on a CPU the memory analysis of a program that comes from the cache is
 that of the program that went in (tested). For a target that is not here, JAX 0.10 cannot read it back and would compile
@@ -15,69 +10,21 @@ it again; brim's own cache (cache.py) keeps the figures and not the program, for
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from brim.compiled import Audit, audit_compile
-from brim.errors import DeviceError
-from brim.hardware.chatter import without_chatter
-from brim.hardware.device import CUDA_PLUGINS, settle_platform
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache, key_of
 from brim.planner.memory import Memory
+from brim.planner.target import Target
 from brim.program import Program
 from brim.techniques import Recipe
 from brim.training.assemble import Assembly, assemble
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where a program is compiled for.
-
-    Attributes:
-        platform: JAX's name of the platform to lower for.
-        sharding: the one device, as a sharding of every argument; None for JAX's default device.
-        description: all that XLA is told of the device, or the name it goes by here.
-        described: whether it is not here and only described.
-    """
-
-    platform: str
-    sharding: Sharding | None = None
-    description: str = ""
-    described: bool = False
-
-    @classmethod
-    def of(cls, device: Device) -> Target:
-        """The device that is here, or the description of one that is not.
-
-        Raises:
-            DeviceError: if the device is not here and cannot be described, or the plugin that compiles for it is not
-                installed.
-        """
-        if device.platform == "cpu":
-            here = SingleDeviceSharding(jax.devices("cpu")[0]) if jax.default_backend() != "cpu" else None
-            return cls("cpu", here, device.kind)
-        if is_here(device):
-            return cls("cuda", description=f"{device.kind}, {device.memory_bytes} bytes")
-        platform, told = ("tpu", device.tpu_topology) if device.platform == "tpu" else ("cuda", device.target_config())
-        return cls(platform, _described(device), str(told), described=True)
-
-
-def is_here(device: Device) -> bool:
-    """Whether a device is the one that JAX runs on in this process; starts JAX, unless the device is a CPU."""
-    if device.platform == "cpu":
-        return True
-    settle_platform()
-    with without_chatter():
-        return jax.default_backend() == "gpu" and jax.devices()[0].device_kind == device.kind
 
 
 @dataclass(frozen=True)
@@ -96,9 +43,6 @@ class Compiled:
     notes: tuple[str, ...] = ()
     cached: bool = False
 
-
-# There is no device to try kernels on. The bytes are the same; JAX 0.12 takes half the time. No run is compiled so.
-_DESCRIBED_GPU: Mapping[str, str] = {"xla_gpu_autotune_level": "0"}
 
 CompileFunction = Callable[[Program, Recipe, Device], Compiled]
 AuditFunction = Callable[[Program, Recipe, Device], Audit]
@@ -122,8 +66,8 @@ def compile_window(
     start = time.perf_counter()
     assembly = assemble(program, recipe, device, notes.append)
     target = target or Target.of(device)
-    lowered = _lower(assembly, target)
-    options = _options(recipe, target)
+    lowered = target.lower(assembly)
+    options = target.options(recipe.compiler_options)
     key = "" if cache is None else _key(lowered, assembly, recipe, target, options)
     known = None if cache is None else cache.read(key)
     if known is not None:
@@ -145,21 +89,7 @@ def audit_window(program: Program, recipe: Recipe, device: Device, target: Targe
     """
     assembly = assemble(program, recipe, device, lambda note: None)
     target = target or Target.of(device)
-    return audit_compile(_lower(assembly, target), _options(recipe, target))
-
-
-def _options(recipe: Recipe, target: Target) -> dict[str, str]:
-    described = _DESCRIBED_GPU if target.described and target.platform == "cuda" else {}
-    return {**described, **recipe.compiler_options}
-
-
-def _lower(assembly: Assembly, target: Target) -> Any:
-    # Unused arguments are kept, because their arrays lie on the device all the same.
-    jit: Any = partial(jax.jit, assembly.window, donate_argnums=(0,), keep_unused=True)
-    if target.sharding is None:
-        return jit().lower(assembly.state, assembly.batch)
-    window = jit(in_shardings=target.sharding, out_shardings=target.sharding)
-    return window.trace(assembly.state, assembly.batch).lower(lowering_platforms=(target.platform,))
+    return audit_compile(target.lower(assembly), target.options(recipe.compiler_options))
 
 
 def _key(lowered: Any, assembly: Assembly, recipe: Recipe, target: Target, options: Mapping[str, str]) -> str:
@@ -172,25 +102,3 @@ def _key(lowered: Any, assembly: Assembly, recipe: Recipe, target: Target, optio
         "target": [target.platform, target.description],
     }
     return key_of("compile", facts)
-
-
-def _described(device: Device) -> Sharding:
-    from jax.experimental import topologies
-
-    if device.platform == "tpu":
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # libtpu would ask Google's cloud who it is, and wait for ever
-    try:
-        with without_chatter():
-            topology = topologies.get_topology_desc(**device.topology())
-    except (NotImplementedError, RuntimeError) as error:
-        raise DeviceError(
-            f"cannot compile for {device.kind} here: {str(error).splitlines()[0]}", hint=_how_to_compile_for(device)
-        ) from None
-    return NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
-
-
-def _how_to_compile_for(device: Device) -> str:
-    package, extra = ("libtpu", "tpu") if device.platform == "tpu" else (CUDA_PLUGINS[0], "plan")
-    if importlib.util.find_spec(package) is None:
-        return f"install the compiler for devices that are not here: pip install 'brim[{extra}]'"
-    return "JAX was started before brim was asked: set JAX_PLATFORMS=cpu in the environment of this program"

@@ -28,11 +28,12 @@ from brim.errors import NoPlanFits
 from brim.hardware.device import Device, detect, find
 from brim.planner.bounds import Bound, Bounds
 from brim.planner.budget import default_budget
-from brim.planner.compile import CompileFunction, Target, compile_window
+from brim.planner.compile import CompileFunction, compile_window
 from brim.planner.plan import Plan
 from brim.planner.search import search
 from brim.planner.selection import EXPECTED_RATIO
 from brim.planner.space import micro_batches, recipes
+from brim.planner.target import Target
 from brim.program import Program
 from brim.quantities import format_bytes, parse_bytes
 from brim.settings import require

@@ -24,11 +24,12 @@ from brim.hardware.facts import Device
 from brim.planner.audited import with_report
 from brim.planner.bounds import Bound, Bounds
 from brim.planner.cache import Cache
-from brim.planner.compile import AuditFunction, Compiled, CompileFunction, Target, audit_window, compile_window
+from brim.planner.compile import AuditFunction, Compiled, CompileFunction, audit_window, compile_window
 from brim.planner.cost import CostModel
 from brim.planner.plan import Plan
 from brim.planner.selection import MAX_COMPILES, Option, Selection
 from brim.planner.space import micro_batches, recipes, settings_of
+from brim.planner.target import Target
 from brim.planner.verdicts import Prospect, against, exceeds, verdicts
 from brim.planner.versions import versions
 from brim.planner.workers import Workers

@@ -22,7 +22,8 @@ from typing import Any, BinaryIO
 
 import jax
 
-from brim.planner.compile import Compiled, Target, compile_window
+from brim.planner.compile import Compiled, compile_window
+from brim.planner.target import Target
 from brim.planner.workers import COMPILED, ERROR, READY, REFUSED, Order
 from brim.techniques import Recipe
 

@@ -36,7 +36,8 @@ from brim.errors import DeviceError
 from brim.hardware import host
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache
-from brim.planner.compile import Compiled, is_here
+from brim.planner.compile import Compiled
+from brim.planner.target import is_here
 from brim.program import Program
 from brim.techniques import Recipe
 from brim.tree import tree_size
