@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from brim.errors import SettingsError
 from brim.models import parameter_count
 from brim.runfile import KEEPS_THE_STATE, RunFile, RunSettings
-from brim.settings import keys_of
+from brim.settings import build, keys_of, to_toml
 from brim.supervisor.setup import build_program
 from brim.supervisor.vocabulary import with_known_vocabulary
+from brim.techniques.registry import REGISTRY
 from brim.tree import tree_size
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -95,3 +100,36 @@ def test_changes_name_their_keys() -> None:
 
 def test_keys_that_may_change_on_resume_exist() -> None:
     assert set(keys_of(RunSettings)) >= KEEPS_THE_STATE
+
+
+TABLES = [*get_type_hints(RunSettings).values(), *REGISTRY]
+VALUES = (True, False, 7, 300, 0.25, "text", "22GiB", "gpt2", (0.5, 0.25), ("a", "b"))
+BESIDE = {
+    "decay": {"kind": "warmup-stable-decay"},
+    "micro_batch": {"global_batch": 7},
+    "minimum": {"learning_rate": 1.0},
+    "names": {"policy": "names"},
+}
+
+
+@pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.__name__)
+def test_every_field_of_every_table_reads_back_whatever_it_is(kind: type) -> None:
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        variants = list(variants_of(kind, field.name, hints[field.name]))
+        others = {getattr(one, field.name) for one in variants} - {getattr(kind(), field.name)}
+        assert others or get_args(hints[field.name]) == ("adamw",), field.name
+        for one in variants:
+            assert build(kind, tomllib.loads(to_toml(one))) == one
+
+
+def variants_of(kind: type, name: str, annotation: Any) -> Iterator[Any]:
+    """The settings with other values of one field: each of the right type and range, and None where that is allowed."""
+    choices = get_args(annotation)
+    words = [word for word in (*choices, *(word for one in choices for word in get_args(one))) if isinstance(word, str)]
+    beside = BESIDE.get(name, {})
+    for value in (*VALUES, *words):
+        with contextlib.suppress(SettingsError):
+            yield build(kind, {**beside, name: value})
+    if type(None) in choices:
+        yield replace(build(kind, beside), **{name: None})

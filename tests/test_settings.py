@@ -21,6 +21,7 @@ class Optimizer:
     betas: tuple[float, float] = (0.9, 0.95)
     kind: Literal["adamw", "lion"] = "adamw"
     steps: int | None = None
+    clip: float | None = 1.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
@@ -125,8 +126,31 @@ def test_none_and_arrays_in_overrides() -> None:
     assert changed.optimizer.betas == (0.8, 0.9)
 
 
+def test_none_that_is_no_default_is_written_and_read() -> None:
+    unclipped = run("", "--optimizer.clip", "none")
+    assert unclipped.optimizer.clip is None
+    assert tomllib.loads(to_toml(unclipped))["optimizer"]["clip"] == "none"
+    assert run(to_toml(unclipped)) == unclipped
+    assert run('[optimizer]\nclip = "none"') == unclipped
+    assert "steps" not in to_toml(unclipped)  # None is what leaving it out means
+    with pytest.raises(SettingsError, match=r"optimizer\.learning_rate"):
+        run('[optimizer]\nlearning_rate = "none"')
+
+
+def test_none_without_a_default_and_inside_an_array_is_read_back() -> None:
+    @dataclass(frozen=True)
+    class Bare:
+        size: int | None
+        sizes: tuple[int | None, ...] = ()
+        made: int | None = field(default_factory=lambda: 3)
+
+    bare = Bare(None, (1, None), None)
+    assert build(Bare, tomllib.loads(to_toml(bare))) == bare
+
+
 def test_differences_name_dotted_keys() -> None:
     assert differences(Run(), run("", "--optimizer.steps", "3")) == {"optimizer.steps": (None, 3)}
+    assert differences(Run(), run("", "--optimizer.clip", "none")) == {"optimizer.clip": (1.0, None)}
 
 
 SETTINGS = st.builds(
@@ -137,6 +161,7 @@ SETTINGS = st.builds(
         st.tuples(st.floats(-1e9, 1e9), st.floats(0, 1)),
         st.sampled_from(["adamw", "lion"]),
         st.none() | st.integers(-(2**62), 2**62),
+        st.none() | st.floats(-1e9, 1e9),
         st.booleans(),
     ),
     st.text(st.characters(exclude_categories=["Cs"])),

@@ -12,7 +12,7 @@ What each declared type takes:
     str     text
     Literal one of its words
     tuple[T, ...]  an array (in an override: a,b,c)
-    T | None       T, or the key is left out (in an override: none)
+    T | None       T, or "none" for nothing (in an override: none); left out, the field's default
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any, Literal, TypeVar
 from brim.errors import SettingsError, did_you_mean, nearest
 
 T = TypeVar("T")
+_NONE = "none"
 _INTEGER = re.compile(r"[+-]?(0|[1-9](_?[0-9])*)")
 _FLOAT = re.compile(r"[+-]?([0-9](_?[0-9])*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 
@@ -119,14 +120,17 @@ def keys_of(cls: type, prefix: str = "") -> Iterator[str]:
 
 
 def to_tables(settings: Any) -> dict[str, Any]:
-    """Nested tables of a settings tree; fields that are None are left out, since TOML has no null."""
+    """Nested tables of a settings tree, as `build` reads them.
+
+    TOML has no null: a None is left out where it is what leaving out means, and is the text `none` elsewhere.
+    """
     tables: dict[str, Any] = {}
-    for name in _fields(type(settings)):
+    for name, default in _defaults(type(settings)).items():
         value = getattr(settings, name)
         if dataclasses.is_dataclass(value):
             tables[name] = to_tables(value)
-        elif value is not None:
-            tables[name] = list(value) if isinstance(value, tuple) else value
+        elif value is not None or default is not None:
+            tables[name] = _plain(value)
     return tables
 
 
@@ -137,7 +141,7 @@ def to_toml(settings: Any) -> str:
 
 def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (old, new) for every leaf in which two settings trees of one class differ."""
-    before, after = _flat(to_tables(old)), _flat(to_tables(new))
+    before, after = _leaves(old), _leaves(new)
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -145,11 +149,24 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
     leaves: dict[str, Any] = {}
-    for key, value in tables.items():
-        leaves |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    for name in _fields(type(settings)):
+        value = getattr(settings, name)
+        leaves |= _leaves(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value) else {f"{prefix}{name}": value}
     return leaves
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return _NONE if value is None else value
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """What each field is when it is left out; MISSING where it must not be, or where a factory makes it."""
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    return {name: defaults[name] for name in _fields(cls)}
 
 
 def _fields(cls: type) -> dict[str, Any]:
@@ -206,7 +223,7 @@ def _shown(value: Any) -> str:
 def _convert(value: Any, annotation: Any, where: str) -> Any:
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        if isinstance(value, Override) and value.lower() == "none":
+        if isinstance(value, str) and value.lower() == _NONE:
             return None
         (inner,) = [option for option in typing.get_args(annotation) if option is not type(None)]
         return _convert(value, inner, where)
