@@ -75,6 +75,8 @@ def test_paths_of_the_file_and_of_overrides_are_taken_from_where_they_stand(
     assert RunFile.load(path).settings.data.paths == (str(tmp_path / "texts"),)
     changed = RunFile.load(path, ["--data.paths", "a, b c"]).settings.data.paths
     assert changed == (str(tmp_path / "here" / "a"), str(tmp_path / "here" / "b c"))
+    for glob in ("part[0-9]", "[ab]*.txt"):
+        assert RunFile.load(path, ["--data.paths", glob]).settings.data.paths == (str(tmp_path / "here" / glob),)
 
 
 def test_sc_s1_a_warmup_longer_than_the_run_names_both(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from brim.data.settings import DataSettings
 from brim.errors import SettingsError, TechniqueError
 from brim.models.settings import DecoderSettings
 from brim.quantities import parse_bytes
-from brim.settings import Override, build, differences, load_toml, merge, parse_overrides, to_tables, to_toml
+from brim.settings import Override, build, differences, listed, load_toml, merge, parse_overrides, to_tables, to_toml
 from brim.techniques import Technique, techniques_from
 from brim.training.optimizers import OptimizerSettings
 from brim.training.schedules import ScheduleSettings
@@ -163,7 +163,7 @@ def _anchor(tables: dict[str, Any], base: Path) -> dict[str, Any]:
     data = tables.get("data")
     paths = data.get("paths") if isinstance(data, Mapping) else None
     if isinstance(paths, Override):
-        paths = [path.strip() for path in paths.strip("[]").split(",") if path.strip()]
+        paths = listed(paths)
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         return tables
     absolute = [str((base / Path(path).expanduser()).absolute()) for path in paths]
