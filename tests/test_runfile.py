@@ -135,3 +135,10 @@ def variants_of(kind: type, name: str, annotation: Any) -> Iterator[Any]:
             yield build(kind, {**beside, name: value})
     if type(None) in choices:
         yield replace(build(kind, beside), **{name: None})
+
+
+@pytest.mark.parametrize("budget", ["0.5", "0", "many", "9" * 400])
+def test_a_budget_that_is_none_names_its_key_and_how_to_write_it(budget: str) -> None:
+    with pytest.raises(SettingsError, match=r"`plan\.budget` is '") as error:
+        RunFile.from_tables({"plan": {"budget": budget}})
+    assert "22GiB" in error.value.hint

@@ -55,7 +55,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         if self.budget is not None:
-            parse_bytes(self.budget)
+            parse_bytes(self.budget, "budget")
 
     @property
     def budget_bytes(self) -> int | None:
