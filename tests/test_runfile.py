@@ -79,6 +79,27 @@ def test_paths_of_the_file_and_of_overrides_are_taken_from_where_they_stand(
         assert RunFile.load(path, ["--data.paths", glob]).settings.data.paths == (str(tmp_path / "here" / glob),)
 
 
+def test_the_store_too_is_taken_from_where_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\nstore = "tokens"\n')
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert RunFile.load(path).settings.data.store == str(tmp_path / "tokens")
+    for typed, meant in (
+        ("mystore", tmp_path / "here" / "mystore"),
+        ("~/mystore", tmp_path / "home" / "mystore"),
+        ("~no-such-user/x", tmp_path / "here" / "~no-such-user" / "x"),
+        ("/a/b", Path("/a/b")),
+    ):
+        data = RunFile.load(path, ["--data.store", typed, "--data.paths", typed]).settings.data
+        assert (data.store, data.paths) == (str(meant), (str(meant),))
+    assert RunFile.load(path, ["--data.store", ""]).settings.data.store == ""
+    path.write_text('[data]\npaths = [""]\n')
+    with pytest.raises(SettingsError, match="no empty path"):
+        RunFile.load(path)
+
+
 def test_sc_s1_a_warmup_longer_than_the_run_names_both(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[schedule]\nwarmup = 200\n[train]\nupdates = 100\n")

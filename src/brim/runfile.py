@@ -20,7 +20,18 @@ from brim.data.settings import DataSettings
 from brim.errors import SettingsError, TechniqueError
 from brim.models.settings import DecoderSettings
 from brim.quantities import parse_bytes
-from brim.settings import Override, build, differences, listed, load_toml, merge, parse_overrides, to_tables, to_toml
+from brim.settings import (
+    Override,
+    build,
+    differences,
+    listed,
+    load_toml,
+    merge,
+    parse_overrides,
+    to_tables,
+    to_toml,
+    user_path,
+)
 from brim.techniques import Technique, techniques_from
 from brim.training.optimizers import OptimizerSettings
 from brim.training.schedules import ScheduleSettings
@@ -156,15 +167,23 @@ def _technique_tables(run: RunFile) -> dict[str, Any]:
 
 
 def _anchor(tables: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Relative data paths taken from `base`: a file's from its folder, an override's from where it was typed.
+    """Relative paths of `[data]` taken from `base`: a file's from its folder, an override's from where it was typed.
 
     They are made absolute, so that a run can be resumed from anywhere.
     """
     data = tables.get("data")
-    paths = data.get("paths") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping):
+        return tables
+    anchored: dict[str, Any] = {}
+    paths, store = data.get("paths"), data.get("store")
     if isinstance(paths, Override):
         paths = listed(paths)
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        return tables
-    absolute = [str((base / Path(path).expanduser()).absolute()) for path in paths]
-    return merge(tables, {"data": {"paths": absolute}})
+    if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+        anchored["paths"] = [_absolute(base, path) for path in paths]
+    if isinstance(store, str):
+        anchored["store"] = _absolute(base, store)
+    return merge(tables, {"data": anchored})
+
+
+def _absolute(base: Path, path: str) -> str:
+    return str((base / user_path(path)).absolute()) if path else path  # no path stays none

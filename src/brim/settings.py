@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import os
 import re
 import tomllib
 import types
@@ -70,6 +71,11 @@ def load_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # beside TOML's own: numbers and nesting that Python does not take
         hint = "strings need quotes; tables look like [model]"
         raise SettingsError(f"{path} is not valid TOML: {error}", hint=hint) from None
+
+
+def user_path(text: str) -> Path:
+    """A path as a person writes it: `~` is the home folder, and `~name` a file's name where there is no such user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  (Path.expanduser raises in that case)
 
 
 def build(cls: type[T], table: Mapping[str, Any], *, source: str = "settings") -> T:

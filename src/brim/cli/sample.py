@@ -47,8 +47,7 @@ def run(arguments: list[str]) -> int:
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
     run_file, state, records = newest_state(options.folder)
-    store = run_file.settings.data.store
-    tokenizer = load_tokenizer(Path(store) if store else RunFolder(options.folder).data)
+    tokenizer = load_tokenizer(RunFolder(options.folder).store_of(run_file))
     prompt = tokenizer.encode(options.prompt)
     ids = generate(
         state.trainable,

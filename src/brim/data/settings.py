@@ -31,7 +31,8 @@ class DataSettings:
             the stream and attention crosses documents.
         sampling: `epochs` visits every token once per epoch in a new order; `random` draws the start of each row
             uniformly, with replacement.
-        store: folder of the prepared tokens. Empty: the caller's choice, `data` in the run's folder.
+        store: folder of the prepared tokens, which runs may share. Empty: the caller's choice, `data` in the run's
+            folder. A relative one is taken from where it was written, as for `paths`.
     """
 
     paths: tuple[str, ...] = ()

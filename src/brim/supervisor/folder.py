@@ -45,7 +45,7 @@ class RunFolder:
 
     @property
     def data(self) -> Path:
-        """Prepared tokens, unless `data.store` names another place."""
+        """Prepared tokens, unless `data.store` names another place; see `store_of`."""
         return self.path / "data"
 
     @property
@@ -67,6 +67,11 @@ class RunFolder:
     def curves(self) -> Path:
         """Picture of the loss curves."""
         return self.path / "curves.png"
+
+    def store_of(self, run: RunFile) -> Path:
+        """Where the prepared tokens of this folder's run are: at `data.store`, or in the folder itself."""
+        store = run.settings.data.store
+        return Path(store) if store else self.data
 
     def create(self) -> None:
         """Make the folder for a new run.
