@@ -18,6 +18,7 @@ from brim.settings import build, keys_of, to_toml
 from brim.supervisor.setup import build_program
 from brim.supervisor.vocabulary import with_known_vocabulary
 from brim.techniques.registry import REGISTRY
+from brim.training.schedules import schedule
 from brim.tree import tree_size
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -51,7 +52,7 @@ def test_a_resolved_run_file_reads_back_equal(name: str) -> None:
 
 def test_techniques_in_the_file_are_fixed_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text('[techniques.rematerialization]\npolicy = "full"\n')
+    path.write_text('model.preset = "gpt2"\n[techniques.rematerialization]\npolicy = "full"\n')
     run = RunFile.load(path, ["--techniques.chunked_loss.tokens", "64"])
     assert {technique.name for technique in run.techniques} == {"rematerialization", "chunked_loss"}
     assert RunFile.from_tables(tomllib.loads(run.to_toml())) == run
@@ -70,7 +71,7 @@ def test_paths_of_the_file_and_of_overrides_are_taken_from_where_they_stand(
 ) -> None:
     (tmp_path / "here").mkdir()
     path = tmp_path / "run.toml"
-    path.write_text('[data]\npaths = ["texts"]\n')
+    path.write_text('model.preset = "gpt2"\n[data]\npaths = ["texts"]\n')
     monkeypatch.chdir(tmp_path / "here")
     assert RunFile.load(path).settings.data.paths == (str(tmp_path / "texts"),)
     changed = RunFile.load(path, ["--data.paths", "a, b c"]).settings.data.paths
@@ -82,7 +83,7 @@ def test_paths_of_the_file_and_of_overrides_are_taken_from_where_they_stand(
 def test_the_store_too_is_taken_from_where_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     path = tmp_path / "run.toml"
-    path.write_text('[data]\nstore = "tokens"\n')
+    path.write_text('model.preset = "gpt2"\n[data]\nstore = "tokens"\n')
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert RunFile.load(path).settings.data.store == str(tmp_path / "tokens")
@@ -105,6 +106,51 @@ def test_sc_s1_a_warmup_longer_than_the_run_names_both(tmp_path: Path) -> None:
     path.write_text("[schedule]\nwarmup = 200\n[train]\nupdates = 100\n")
     with pytest.raises(SettingsError, match="200 updates, longer than the 100 updates"):
         RunFile.load(path)
+
+
+def test_sc_s1_a_decay_longer_than_what_the_warmup_leaves_names_all_three(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    text = 'model.preset = "gpt2"\n[schedule]\nkind = "warmup-stable-decay"\nwarmup = 40\n[train]\nupdates = 100\n'
+    path.write_text(text)
+    with pytest.raises(
+        SettingsError, match=r"`schedule\.decay` is 61 .* the 60 that a warmup of 40 leaves of 100"
+    ) as error:
+        RunFile.load(path, ["--schedule.decay", "61"])
+    assert "--schedule.decay 60" in error.value.hint
+    for decay, horizon in (("60", "100"), ("61", "101"), ("none", "100")):
+        run = RunFile.load(path, ["--schedule.decay", decay, "--train.horizon", horizon])
+        schedule(run.settings.schedule, run.settings.train.schedule_updates)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the model has no `layers`, `width`, `heads`, `context`"),
+        ("[model]\nlayers = 2\nwidth = 8\n", "the model has no `heads`, `context`"),
+        ("[model]\nlayers = -3\n", "`model.layers` is -3"),
+        ('[model]\npreset = "gpt2"\ncontext = 1\n', "`model.context` is 1; expected at least 2 tokens"),
+        ('[model]\npreset = "gpt2"\nvocabulary = 256\n', "`vocabulary` is 256; the tokenizer has 257 ids"),
+        ('data.tokenizer = "bpe"\n[model]\npreset = "gpt2"\nvocabulary = 256\n', "the tokenizer has 257 ids"),
+    ],
+)
+def test_what_can_be_known_of_the_model_is_checked_before_any_text_is_read(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        RunFile.load(path)
+    assert said in error.value.message
+
+
+def test_a_model_that_can_read_the_data_or_need_not_is_let_through(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[model]\nlayers = 2\n")
+    assert RunFile.load(path, needs_model=False).settings.model.layers == 2
+    path.write_text('[model]\npreset = "gpt2"\n')
+    for words in (["257"], ["256", "--data.split=tail"], ["9", "--data.tokenizer", "characters"]):
+        run = RunFile.load(path, ["--model.vocabulary", *words])
+        assert run.settings.model.vocabulary == int(words[0])
 
 
 def test_a_micro_batch_that_does_not_divide_is_told_what_does(tmp_path: Path) -> None:

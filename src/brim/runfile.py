@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from brim.data.settings import DataSettings
+from brim.data.settings import SHORTEST_ROW, DataSettings
 from brim.errors import SettingsError, TechniqueError
 from brim.models.settings import DecoderSettings
 from brim.quantities import parse_bytes
@@ -28,6 +28,7 @@ from brim.settings import (
     load_toml,
     merge,
     parse_overrides,
+    require,
     to_tables,
     to_toml,
     user_path,
@@ -92,6 +93,25 @@ class RunSettings:
                 f"`schedule.warmup` is {warmup} updates, longer than the {horizon} updates of the run",
                 hint=f"--schedule.warmup {horizon // 10}, or more train.updates",
             )
+        left, decay = horizon - warmup, self.schedule.decay
+        if decay is not None and 0 < left < decay:
+            raise SettingsError(
+                f"`schedule.decay` is {decay} updates, longer than the {left} that a warmup of {warmup} leaves of "
+                f"{horizon}",
+                hint=f"--schedule.decay {left} or less, or more train.updates",
+            )
+
+    def require_model(self) -> None:
+        """Check what can be known of the model before any text is read.
+
+        Raises:
+            SettingsError: if sizes are missing, rows have no token to predict, or there are fewer ids than bytes.
+        """
+        self.model.require_complete()
+        fewest_ids = 1 if self.data.tokenizer == "characters" else self.data.byte_ids
+        shape = self.model.resolved(tokenizer_vocabulary=fewest_ids)
+        expected = f"at least {SHORTEST_ROW} tokens, one of them to predict"
+        require(shape.context >= SHORTEST_ROW, "model.context", shape.context, expected)
 
 
 @dataclass(frozen=True)
@@ -107,15 +127,21 @@ class RunFile:
     techniques: tuple[Technique, ...] = ()
 
     @classmethod
-    def load(cls, path: Path, overrides: Sequence[str] = ()) -> RunFile:
+    def load(cls, path: Path, overrides: Sequence[str] = (), *, needs_model: bool = True) -> RunFile:
         """Read a run file and lay `--key value` overrides over it.
+
+        Args:
+            needs_model: whether a model that is not described, or cannot read the data, is an error.
 
         Raises:
             SettingsError: naming the file, the full key and the nearest right one.
         """
         tables = _anchor(load_toml(path), path.parent)
         changes = _anchor(parse_overrides(overrides), Path())
-        return cls.from_tables(merge(tables, changes), source=path.name)
+        run = cls.from_tables(merge(tables, changes), source=path.name)
+        if needs_model:
+            run.settings.require_model()
+        return run
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], *, source: str = "settings") -> RunFile:

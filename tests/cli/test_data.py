@@ -48,6 +48,15 @@ def test_rows_are_shown_up_to_those_there_are(run: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.count("row ") == 9
 
 
+def test_the_model_is_needed_for_rows_only(run: Path, capsys: pytest.CaptureFixture) -> None:
+    run.write_text(RUN.replace("context = 7", ""))
+    assert main(["data", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["data", str(run), "--show", "1", "--out", "other"]) == 2
+    assert "the model has no `context`" in capsys.readouterr().err
+    assert not (run.parent / "other").exists()
+
+
 def test_a_negative_number_of_rows_is_refused_before_anything_is_made(run: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["data", str(run), "--show", "-1"]) == 2
     assert "`--show` is -1" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> int:
     """Prepare, print counts, and show rows if asked to."""
     options, overrides = read_with_overrides(Arguments, arguments, "data")
     require(options.show >= 0, "--show", options.show, "0 or more rows", hint="such as --show 2")
-    run_file = RunFile.load(options.run_file, overrides)
+    run_file = RunFile.load(options.run_file, overrides, needs_model=options.show > 0)
     folder = RunFolder(options.out or Path("runs") / options.run_file.stem)
     folder.make()
     corpus = setup.prepare_corpus(run_file, folder, data_progress())
