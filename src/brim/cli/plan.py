@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 
 from brim.cli.arguments import read_with_overrides, require_price
 from brim.cli.plan_goals import Goal, run_devices, run_goal, tell
-from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
+from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError, SettingsError
 from brim.hardware.device import Device, detect, find, reading_of
 from brim.planner import Plan, default_budget, report
 from brim.planner.cache import Cache
@@ -121,8 +121,12 @@ def _draw(options: Arguments, plan: Plan) -> None:
         return
     from brim.planner.pictures import draw_plan  # Matplotlib takes a second to load
 
-    for path in draw_plan(plan, options.pictures, options.run_file.stem):
-        print(f"picture: {path}", file=sys.stderr)
+    try:
+        for path in draw_plan(plan, options.pictures, options.run_file.stem):
+            print(f"picture: {path}", file=sys.stderr)
+    except OSError as error:
+        hint = "choose another --pictures: a folder, or a name that is not taken, where you may write"
+        raise SettingsError(f"cannot write pictures to {options.pictures}: {error.strerror}", hint=hint) from None
 
 
 def _run_many(options: Arguments, run_file: RunFile) -> int:
