@@ -109,7 +109,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("--") or len(word) == 2:
             raise SettingsError(
                 f"found `{word}` where a setting such as --model.layers 8 is expected",
-                hint="a value with spaces needs quotes; `--help` lists the words that are no settings",
+                hint="a value with spaces needs quotes, several values commas: --data.paths 'a b','c'",
             )
         key, equals, value = word[2:].partition("=")
         if not equals:
