@@ -58,6 +58,12 @@ def test_a_price_is_a_number_of_0_or_more(command: str, price: str, capsys: pyte
     assert "no file at none.toml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
+def test_a_seed_is_what_64_bits_hold(seed: int, capsys: pytest.CaptureFixture) -> None:
+    assert main(["sample", "none", f"--seed={seed}"]) == 2
+    assert f"`--seed` is {seed}; expected a whole number that 64 bits hold" in capsys.readouterr().err
+
+
 def test_a_negative_number_of_workers_has_a_next_step(capsys: pytest.CaptureFixture) -> None:
     run = Path(__file__).parents[2] / "configs" / "gpt2-124m.toml"
     assert main(["plan", str(run), "--device", "4090", "--workers", "-1"]) == 2
