@@ -11,6 +11,7 @@ import re
 from brim.errors import SettingsError
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+_MOST_BYTES = 2**63
 _UNITS = {
     "": 1, "b": 1,
     "k": KIB, "kib": KIB, "kb": 10**3,
@@ -21,28 +22,33 @@ _UNITS = {
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 
 
-def parse_bytes(text: str | int) -> int:
-    """Bytes from text such as `1.5GiB`, `800 MB` or `1073741824`.
+def parse_bytes(text: str | int, key: str = "") -> int:
+    """Bytes from text such as `1.5GiB`, `800 MB` or `1073741824`, rounded to whole ones.
+
+    Args:
+        key: the setting that is read, for messages.
 
     Raises:
-        SettingsError: if the text is not a positive amount in a known unit.
+        SettingsError: if the text is no amount in a known unit, or not from 1 byte to below 8 EiB.
 
     >>> parse_bytes("1.5GiB")
     1610612736
     """
-    if isinstance(text, int) and not isinstance(text, bool):
-        amount, unit = float(text), ""
-    else:
-        match = _QUANTITY.fullmatch(str(text))
-        if not match or match[2].lower() not in _UNITS:
-            raise SettingsError(
-                f"found {text!r} where an amount of memory is expected",
-                hint="write a number and a unit, such as 22GiB, 800MiB or 24GB",
-            )
-        amount, unit = float(match[1]), match[2].lower()
-    if not amount > 0:
-        raise SettingsError(f"found {text!r} bytes; an amount of memory must be above 0")
-    return round(amount * _UNITS[unit])
+    amount = _amount(text)
+    if amount < _MOST_BYTES and round(amount) >= 1:
+        return round(amount)
+    raise SettingsError(
+        f"{f'`{key}` is' if key else 'found'} {text!r}; expected an amount of memory from 1 byte to below 8 EiB",
+        hint="write a number and a unit, such as 22GiB, 800MiB or 24GB",
+    )
+
+
+def _amount(text: str | int) -> float:
+    """Bytes, which may be infinite; 0 for what is no amount."""
+    if isinstance(text, int):
+        return 0 if isinstance(text, bool) else text
+    match = _QUANTITY.fullmatch(str(text))
+    return float(match[1]) * _UNITS.get(match[2].lower(), 0) if match else 0
 
 
 def format_bytes(count: float) -> str:

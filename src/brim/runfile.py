@@ -16,11 +16,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from brim.data.settings import DataSettings
+from brim.data.settings import SHORTEST_ROW, DataSettings
 from brim.errors import SettingsError, TechniqueError
 from brim.models.settings import DecoderSettings
 from brim.quantities import parse_bytes
-from brim.settings import Override, build, differences, load_toml, merge, parse_overrides, to_tables, to_toml
+from brim.settings import (
+    Override,
+    build,
+    differences,
+    listed,
+    load_toml,
+    merge,
+    parse_overrides,
+    require,
+    to_tables,
+    to_toml,
+    user_path,
+)
 from brim.techniques import Technique, techniques_from
 from brim.training.optimizers import OptimizerSettings
 from brim.training.schedules import ScheduleSettings
@@ -55,7 +67,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         if self.budget is not None:
-            parse_bytes(self.budget)
+            parse_bytes(self.budget, "budget")
 
     @property
     def budget_bytes(self) -> int | None:
@@ -81,6 +93,25 @@ class RunSettings:
                 f"`schedule.warmup` is {warmup} updates, longer than the {horizon} updates of the run",
                 hint=f"--schedule.warmup {horizon // 10}, or more train.updates",
             )
+        left, decay = horizon - warmup, self.schedule.decay
+        if decay is not None and 0 < left < decay:
+            raise SettingsError(
+                f"`schedule.decay` is {decay} updates, longer than the {left} that a warmup of {warmup} leaves of "
+                f"{horizon}",
+                hint=f"--schedule.decay {left} or less, or more train.updates",
+            )
+
+    def require_model(self) -> None:
+        """Check what can be known of the model before any text is read.
+
+        Raises:
+            SettingsError: if sizes are missing, rows have no token to predict, or there are fewer ids than bytes.
+        """
+        self.model.require_complete()
+        fewest_ids = 1 if self.data.tokenizer == "characters" else self.data.byte_ids
+        shape = self.model.resolved(tokenizer_vocabulary=fewest_ids)
+        expected = f"at least {SHORTEST_ROW} tokens, one of them to predict"
+        require(shape.context >= SHORTEST_ROW, "model.context", shape.context, expected)
 
 
 @dataclass(frozen=True)
@@ -96,15 +127,21 @@ class RunFile:
     techniques: tuple[Technique, ...] = ()
 
     @classmethod
-    def load(cls, path: Path, overrides: Sequence[str] = ()) -> RunFile:
+    def load(cls, path: Path, overrides: Sequence[str] = (), *, needs_model: bool = True) -> RunFile:
         """Read a run file and lay `--key value` overrides over it.
+
+        Args:
+            needs_model: whether a model that is not described, or cannot read the data, is an error.
 
         Raises:
             SettingsError: naming the file, the full key and the nearest right one.
         """
         tables = _anchor(load_toml(path), path.parent)
         changes = _anchor(parse_overrides(overrides), Path())
-        return cls.from_tables(merge(tables, changes), source=path.name)
+        run = cls.from_tables(merge(tables, changes), source=path.name)
+        if needs_model:
+            run.settings.require_model()
+        return run
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], *, source: str = "settings") -> RunFile:
@@ -156,15 +193,23 @@ def _technique_tables(run: RunFile) -> dict[str, Any]:
 
 
 def _anchor(tables: dict[str, Any], base: Path) -> dict[str, Any]:
-    """Relative data paths taken from `base`: a file's from its folder, an override's from where it was typed.
+    """Relative paths of `[data]` taken from `base`: a file's from its folder, an override's from where it was typed.
 
     They are made absolute, so that a run can be resumed from anywhere.
     """
     data = tables.get("data")
-    paths = data.get("paths") if isinstance(data, Mapping) else None
-    if isinstance(paths, Override):
-        paths = [path.strip() for path in paths.strip("[]").split(",") if path.strip()]
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+    if not isinstance(data, Mapping):
         return tables
-    absolute = [str((base / Path(path).expanduser()).absolute()) for path in paths]
-    return merge(tables, {"data": {"paths": absolute}})
+    anchored: dict[str, Any] = {}
+    paths, store = data.get("paths"), data.get("store")
+    if isinstance(paths, Override):
+        paths = listed(paths)
+    if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+        anchored["paths"] = [_absolute(base, path) for path in paths]
+    if isinstance(store, str):
+        anchored["store"] = _absolute(base, store)
+    return merge(tables, {"data": anchored})
+
+
+def _absolute(base: Path, path: str) -> str:
+    return str((base / user_path(path)).absolute()) if path else path  # no path stays none

@@ -12,13 +12,16 @@ What each declared type takes:
     str     text
     Literal one of its words
     tuple[T, ...]  an array (in an override: a,b,c)
-    T | None       T, or the key is left out (in an override: none)
+    T | None       T, or "none" for nothing (in an override: none); left out, the field's default
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import math
+import os
 import re
 import tomllib
 import types
@@ -30,8 +33,10 @@ from typing import Any, Literal, TypeVar
 from brim.errors import SettingsError, did_you_mean, nearest
 
 T = TypeVar("T")
+_NONE = "none"
 _INTEGER = re.compile(r"[+-]?(0|[1-9](_?[0-9])*)")
-_FLOAT = re.compile(r"[+-]?([0-9](_?[0-9])*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?([0-9](_?[0-9])*(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def require(condition: bool, key: str, found: object, expected: str, *, hint: str = "") -> None:
@@ -48,22 +53,29 @@ def load_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file.
 
     Raises:
-        SettingsError: if the file is missing, is not UTF-8 text, or is not TOML; the message has the line.
+        SettingsError: if the file cannot be read, is not UTF-8 text, or is not TOML; the message has the line.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise SettingsError(f"no file at {path}", hint="check the path; shipped run files are in configs/") from None
     except IsADirectoryError:
-        raise SettingsError(f"{path} is a folder; expected a TOML file") from None
+        raise SettingsError(f"{path} is a folder; expected a TOML file", hint="name the file inside it") from None
+    except OSError as error:
+        hint = f"check the path, and who may read it: ls -l {str(path)!r}"
+        raise SettingsError(f"cannot read {path}: {error.strerror}", hint=hint) from None
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(
-            f"{path} is not valid TOML: {error}", hint="strings need quotes; tables look like [model]"
-        ) from None
+    except (ValueError, RecursionError) as error:  # beside TOML's own: numbers and nesting that Python does not take
+        hint = "strings need quotes; tables look like [model]"
+        raise SettingsError(f"{path} is not valid TOML: {error}", hint=hint) from None
+
+
+def user_path(text: str) -> Path:
+    """A path as a person writes it: `~` is the home folder, and `~name` a file's name where there is no such user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  (Path.expanduser raises in that case)
 
 
 def build(cls: type[T], table: Mapping[str, Any], *, source: str = "settings") -> T:
@@ -95,7 +107,10 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
     remaining = iter(words)
     for word in remaining:
         if not word.startswith("--") or len(word) == 2:
-            raise SettingsError(f"found `{word}` where a setting such as --model.layers 8 is expected")
+            raise SettingsError(
+                f"found `{word}` where a setting such as --model.layers 8 is expected",
+                hint="a value with spaces needs quotes, several values commas: --data.paths 'a b','c'",
+            )
         key, equals, value = word[2:].partition("=")
         if not equals:
             value = next(remaining, None)  # type: ignore[assignment]
@@ -109,6 +124,28 @@ class Override(str):
     """A value as typed on the command line: text that is converted by the declared type of its field."""
 
 
+def listed(text: str) -> list[Any]:
+    """The entries of an array as typed on the command line: `a,b,c`, `[a,b,c]` or as TOML has it, `["a", "b"]`.
+
+    Brackets belong to the entries, as in a glob, unless one pair is around a TOML array or around several entries.
+    """
+    text = text.strip()
+    with contextlib.suppress(ValueError, RecursionError):
+        match tomllib.loads(f"array = {text}"):
+            case {"array": list(found), **others} if not others:
+                return found
+    if "," in text and _in_one_pair_of_brackets(text):
+        text = text[1:-1]
+    return [Override(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _in_one_pair_of_brackets(text: str) -> bool:
+    if not (text.startswith("[") and text.endswith("]")):
+        return False
+    depths = itertools.accumulate((c == "[") - (c == "]") for c in text[:-1])
+    return all(depth > 0 for depth in depths)
+
+
 def keys_of(cls: type, prefix: str = "") -> Iterator[str]:
     """The dotted path of every leaf field of a settings class."""
     for name, annotation in _fields(cls).items():
@@ -119,14 +156,17 @@ def keys_of(cls: type, prefix: str = "") -> Iterator[str]:
 
 
 def to_tables(settings: Any) -> dict[str, Any]:
-    """Nested tables of a settings tree; fields that are None are left out, since TOML has no null."""
+    """Nested tables of a settings tree, as `build` reads them.
+
+    TOML has no null: a None is left out where it is what leaving out means, and is the text `none` elsewhere.
+    """
     tables: dict[str, Any] = {}
-    for name in _fields(type(settings)):
+    for name, default in _defaults(type(settings)).items():
         value = getattr(settings, name)
         if dataclasses.is_dataclass(value):
             tables[name] = to_tables(value)
-        elif value is not None:
-            tables[name] = list(value) if isinstance(value, tuple) else value
+        elif value is not None or default is not None:
+            tables[name] = _plain(value)
     return tables
 
 
@@ -137,7 +177,7 @@ def to_toml(settings: Any) -> str:
 
 def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (old, new) for every leaf in which two settings trees of one class differ."""
-    before, after = _flat(to_tables(old)), _flat(to_tables(new))
+    before, after = _leaves(old), _leaves(new)
     return {
         key: (before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
@@ -145,11 +185,24 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
     leaves: dict[str, Any] = {}
-    for key, value in tables.items():
-        leaves |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    for name in _fields(type(settings)):
+        value = getattr(settings, name)
+        leaves |= _leaves(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value) else {f"{prefix}{name}": value}
     return leaves
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return _NONE if value is None else value
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """What each field is when it is left out; MISSING where it must not be, or where a factory makes it."""
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    return {name: defaults[name] for name in _fields(cls)}
 
 
 def _fields(cls: type) -> dict[str, Any]:
@@ -200,13 +253,21 @@ def _suggest(key: str, fields: Mapping[str, Any], path: str, root: type) -> str:
 
 
 def _shown(value: Any) -> str:
-    return f"the text {str(value)!r}" if isinstance(value, str) else f"{value!r} ({type(value).__name__})"
+    if isinstance(value, str):
+        return f"the text {str(value)!r}"
+    if isinstance(value, int) and not _is_64_bit(value):
+        return f"a whole number of {value.bit_length()} bits"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def _is_64_bit(value: int) -> bool:
+    return -(2**63) <= value < 2**63
 
 
 def _convert(value: Any, annotation: Any, where: str) -> Any:
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        if isinstance(value, Override) and value.lower() == "none":
+        if isinstance(value, str) and value.lower() == _NONE:
             return None
         (inner,) = [option for option in typing.get_args(annotation) if option is not type(None)]
         return _convert(value, inner, where)
@@ -225,7 +286,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
 
 def _convert_tuple(value: Any, annotation: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, Override):
-        value = [Override(part.strip()) for part in value.strip("[]").split(",") if part.strip()]
+        value = listed(value)
     if not isinstance(value, list | tuple):
         raise SettingsError(f"{where} is {_shown(value)}; expected an array such as [1, 2]")
     kinds = typing.get_args(annotation)
@@ -245,24 +306,32 @@ def _convert_bool(value: Any, where: str) -> bool:
 
 
 def _convert_int(value: Any, where: str) -> int:
+    number = value
     if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingsError(f"{where} is {_shown(value)}; expected a whole number")
-    return value
+        with contextlib.suppress(ValueError):  # Python reads no number of thousands of digits
+            number = int(value)
+    if isinstance(number, bool) or not isinstance(number, int) or not _is_64_bit(number):
+        raise SettingsError(f"{where} is {_shown(value)}; expected a whole number that 64 bits hold")
+    return number
 
 
 def _convert_float(value: Any, where: str) -> float:
-    if isinstance(value, str) and value.strip("+-.") and _FLOAT.fullmatch(value):
-        value = float(value)
-    if isinstance(value, bool | str) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_number = _FLOAT.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float)
+    try:
+        number = float(value) if is_number and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
         raise SettingsError(f"{where} is {_shown(value)}; expected a finite number")
-    return float(value)
+    return number
 
 
 def _convert_str(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise SettingsError(f"{where} is {_shown(value)}; expected text in quotes")
+    if _LONE_SURROGATE.search(value):  # how Python carries a byte of an argument or a file's name that is not UTF-8
+        hint = "write it in UTF-8; a file with such a name can be renamed, or meant by a glob such as caf*.txt"
+        raise SettingsError(f"{where} is {_shown(value)}; expected text that can be written as UTF-8", hint=hint)
     return str(value)
 
 

@@ -53,3 +53,13 @@ def test_pictures_are_drawn_and_said_on_stderr(
     names = ["plan-bars.png", "plan-timeline.png", "plan-choices.png"]
     assert output.err.splitlines() == [f"picture: {tmp_path / 'plots' / name}" for name in names]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == sorted(names)
+
+
+def test_pictures_that_cannot_be_written_are_an_error_with_a_next_step(
+    run: Callable[..., int], tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "taken").write_text("")
+    assert run("--pictures", str(tmp_path / "taken")) == 2
+    said = capsys.readouterr().err
+    assert f"cannot write pictures to {tmp_path / 'taken'}" in said
+    assert "hint: choose another --pictures" in said

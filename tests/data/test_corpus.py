@@ -317,6 +317,37 @@ def test_a_killed_build_leaves_the_old_store_and_is_cleaned_up(write: Write, tmp
     assert len(list((tmp_path / "store").iterdir())) == 2
 
 
+def test_nothing_of_the_users_is_removed_from_the_folder_of_a_store(write: Write, tmp_path: Path) -> None:
+    path = write("a.txt", "some text")
+    corpus_of(path)
+    store = tmp_path / "store"
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "vocabulary.json").write_text("mine")
+    mine = [
+        *("tokens-mine/notes.txt", "tokens-0123456789ab/vocabulary.json/x", "tokens-0123456789AB/vocabulary.json"),
+        *("building-blocks/train.tokens", "building-abcd1234/notes.txt", "building-abcd12345/train.tokens"),
+        *("building-notes.txt", "tokens-abcdefabcdef"),
+    ]
+    for name in mine:
+        write(f"store/{name}", "mine")
+    (store / "tokens-111111111111").symlink_to(elsewhere)
+    (store / "tokens-222222222222").mkdir()
+    (store / "tokens-222222222222" / "my notes").mkdir()
+    old = time.time() - 7200
+    for found in sorted(store.rglob("*"), reverse=True):
+        os.utime(found, (old, old), follow_symlinks=False)
+    path.write_text("other text")
+    assert documents_of(corpus_of(path)) == ["other text"]
+    assert all((store / name).read_text() == "mine" for name in mine)
+    assert (elsewhere / "vocabulary.json").read_text() == "mine"
+    assert (store / "tokens-222222222222" / "my notes").is_dir()
+    left = {found.name for found in store.iterdir()}
+    made = open_corpus(store).manifest["tokens_folder"]
+    assert left == {*(name.split("/")[0] for name in mine), "tokens-111111111111", "tokens-222222222222", made} | {
+        "manifest.json"
+    }
+
+
 def test_a_source_that_changes_while_it_is_read_is_noticed(write: Write, tmp_path: Path) -> None:
     path = write("a.txt", "some text")
 

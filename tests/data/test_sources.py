@@ -82,6 +82,21 @@ def test_each_path_must_match_something(write: Write, tmp_path: Path) -> None:
         find_files([])
 
 
+def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*: File name too long") as caught:
+        find_files([str(tmp_path / ("x" * 300))])
+    assert "ls -ld" in caught.value.hint
+    with pytest.raises(DataError, match="no file matches ~no-such-user/x"):
+        find_files(["~no-such-user/x"])
+
+    def refused(path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refused)
+    with pytest.raises(DataError, match=rf"cannot read {tmp_path}: Permission denied"):
+        find_files([str(tmp_path / "gone")])
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="neither a file nor a folder"):

@@ -117,3 +117,5 @@ def test_what_is_missing_misspelt_or_impossible_is_refused_by_name(described, te
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(SettingsError, match="no file at"):
         find(str(tmp_path / "none.toml"))
+    with pytest.raises(SettingsError, match=r"no file at ~no-such-user/card\.toml"):
+        find("~no-such-user/card.toml")

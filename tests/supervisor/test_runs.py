@@ -111,15 +111,18 @@ def test_a_run_learns_and_writes_what_it_promises(straight: Path) -> None:
     assert memory == {"predicted_bytes": plan["chosen"]["peak_bytes"], "measured_bytes": None, "updates": 3}
 
 
-@pytest.mark.parametrize("stop_after", [3, 4, 6])
+@pytest.mark.parametrize(("stop_after", "overrides"), [(3, []), (4, ["--data.store", "a store"]), (6, [])])
 def test_ck_s6_stopped_and_resumed_equals_uninterrupted_in_every_bit(
-    place: Path, straight: Path, stop_after: int, monkeypatch: pytest.MonkeyPatch
+    place: Path, straight: Path, stop_after: int, overrides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = place / f"stopped after {stop_after}"
     with monkeypatch.context() as patched:
+        patched.chdir(place)  # a relative store is in the folder where it was typed, wherever the run goes on
         _stop_after(patched, stop_after)
-        assert main(["train", str(place / "run.toml"), "--out", str(out)]) == EXIT_SAVED
+        assert main(["train", str(place / "run.toml"), "--out", str(out), *overrides]) == EXIT_SAVED
+    assert (place / "a store" if overrides else out / "data").joinpath("manifest.json").exists()
     assert main(["resume", str(out)]) == EXIT_DONE
+    assert main(["sample", str(out), "--tokens", "1"]) == EXIT_DONE
     assert_same_bits(state_of(out), state_of(straight))
     both = (read_metrics(folder / "metrics.jsonl") for folder in (out, straight))
     for found, wanted in zip(*both, strict=True):

@@ -12,6 +12,7 @@ from brim.cli.arguments import read_with_overrides
 from brim.data import Corpus, batches
 from brim.errors import EXIT_DONE
 from brim.runfile import RunFile
+from brim.settings import require
 from brim.supervisor import setup
 from brim.supervisor.folder import RunFolder
 from brim.supervisor.talk import data_progress, say
@@ -29,15 +30,16 @@ class Arguments:
     out: Path | None = None
     """Folder of the run; otherwise runs/NAME with the name of the run file."""
     show: int = 0
-    """Print this many rows of the first batch, document by document."""
+    """Print this many of the first training rows, document by document."""
 
 
 def run(arguments: list[str]) -> int:
     """Prepare, print counts, and show rows if asked to."""
     options, overrides = read_with_overrides(Arguments, arguments, "data")
-    run_file = RunFile.load(options.run_file, overrides)
+    require(options.show >= 0, "--show", options.show, "0 or more rows", hint="such as --show 2")
+    run_file = RunFile.load(options.run_file, overrides, needs_model=options.show > 0)
     folder = RunFolder(options.out or Path("runs") / options.run_file.stem)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.make()
     corpus = setup.prepare_corpus(run_file, folder, data_progress())
     for warning in corpus.warnings:
         say(f"data: {warning}")
@@ -54,7 +56,7 @@ def _show(run_file: RunFile, corpus: Corpus, rows: int) -> None:
     length = settings.model.resolved(tokenizer_vocabulary=corpus.tokenizer.vocabulary_size).context
     source = batches(
         corpus.train,
-        rows=rows,
+        rows=1,
         length=length,
         seed=settings.train.seed,
         epochs=None,
@@ -62,12 +64,13 @@ def _show(run_file: RunFile, corpus: Corpus, rows: int) -> None:
         sampling=settings.data.sampling,
         prefetch=0,
     )
-    batch = next(source)
-    source.close()
-    for row in range(rows):
-        documents, tokens = batch["documents"][row], batch["tokens"][row]
-        targets = int((batch["targets"][row] >= 0).sum())
+    most = rows if settings.data.sampling == "random" else source.rows_per_epoch
+    require(rows <= most, "--show", rows, f"at most {most}, the rows of the training split", hint=f"--show {most}")
+    for row, batch in zip(range(rows), source, strict=False):
+        documents, tokens = batch["documents"][0], batch["tokens"][0]
+        targets = int((batch["targets"][0] >= 0).sum())
         print(f"\nrow {row}: {int((documents > 0).sum())} tokens, {targets} targets, {documents.max()} documents")
         for number in range(1, int(documents.max()) + 1):
             text = corpus.tokenizer.decode(tokens[documents == number].tolist())
             print(f"  document {number}: {text!r}")
+    source.close()

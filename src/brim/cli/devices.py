@@ -8,7 +8,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import brim
@@ -18,6 +17,7 @@ from brim.hardware.entries import SOURCES, Entry, own, shipped
 from brim.hardware.facts import FEATURES
 from brim.hardware.names import entry, is_path, named, reading_of
 from brim.quantities import format_bytes
+from brim.settings import user_path
 
 _SUMMARY = (
     "List the devices that `brim plan --device` knows. With NAME, or the path of a TOML file that describes a device: "
@@ -98,7 +98,7 @@ def record(name: str, facts: Entry) -> dict[str, Any]:
 
 
 def _one(name: str) -> tuple[str, Entry]:
-    return own(Path(name).expanduser()) if is_path(name) else (named(name).name, entry(name))
+    return own(user_path(name)) if is_path(name) else (named(name).name, entry(name))
 
 
 def _print_list(found: Mapping[str, Entry], present: str | None) -> None:

@@ -11,9 +11,9 @@ from typing import Annotated
 import tyro
 from rich.console import Console, RenderableType
 
-from brim.cli.arguments import read_with_overrides
+from brim.cli.arguments import read_with_overrides, require_price
 from brim.cli.plan_goals import Goal, run_devices, run_goal, tell
-from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
+from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError, SettingsError
 from brim.hardware.device import Device, detect, find, reading_of
 from brim.planner import Plan, default_budget, report
 from brim.planner.cache import Cache
@@ -70,6 +70,7 @@ class Arguments:
 def run(arguments: list[str]) -> int:
     """Plan, print, and say by the exit code whether a plan fits."""
     options, overrides = read_with_overrides(Arguments, arguments, "plan")
+    require_price(options.price_per_hour)
     run_file = RunFile.load(options.run_file, overrides)
     if options.devices is not None or options.goal is not None:
         return _run_many(options, run_file)
@@ -92,7 +93,7 @@ def run(arguments: list[str]) -> int:
 def make_plan(options: Arguments, run_file: RunFile) -> Plan:
     """The plan of a run for the device and budget that the options name."""
     if options.workers is not None:
-        require(options.workers >= 0, "workers", options.workers, "0 or more processes")
+        require(options.workers >= 0, "--workers", options.workers, "0 or more processes", hint="0: this one alone")
     request = Request(
         device=_device(options),
         budget_bytes=parse_bytes(options.budget) if options.budget else None,
@@ -120,8 +121,12 @@ def _draw(options: Arguments, plan: Plan) -> None:
         return
     from brim.planner.pictures import draw_plan  # Matplotlib takes a second to load
 
-    for path in draw_plan(plan, options.pictures, options.run_file.stem):
-        print(f"picture: {path}", file=sys.stderr)
+    try:
+        for path in draw_plan(plan, options.pictures, options.run_file.stem):
+            print(f"picture: {path}", file=sys.stderr)
+    except OSError as error:
+        hint = "choose another --pictures: a folder, or a name that is not taken, where you may write"
+        raise SettingsError(f"cannot write pictures to {options.pictures}: {error.strerror}", hint=hint) from None
 
 
 def _run_many(options: Arguments, run_file: RunFile) -> int:

@@ -11,6 +11,7 @@ import tyro
 
 from brim.cli.arguments import read
 from brim.errors import EXIT_DONE
+from brim.settings import require
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Arguments:
 def run(arguments: list[str]) -> int:
     """Print the prompt and what the model writes after it."""
     options = read(Arguments, arguments, "sample")
+    fits = -(2**63) <= options.seed < 2**63
+    require(fits, "--seed", options.seed, "a whole number that 64 bits hold", hint="such as --seed 0")
     # JAX starts with these imports; `--help` and wrong flags have answered before.
     import jax
     import jax.numpy as jnp
@@ -47,8 +50,7 @@ def run(arguments: list[str]) -> int:
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
     run_file, state, records = newest_state(options.folder)
-    store = run_file.settings.data.store
-    tokenizer = load_tokenizer(Path(store) if store else RunFolder(options.folder).data)
+    tokenizer = load_tokenizer(RunFolder(options.folder).store_of(run_file))
     prompt = tokenizer.encode(options.prompt)
     ids = generate(
         state.trainable,

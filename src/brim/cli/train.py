@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from brim.cli.arguments import read_with_overrides
+from brim.cli.arguments import read_with_overrides, require_price
 from brim.runfile import RunFile
 from brim.supervisor.folder import RunFolder
 from brim.supervisor.training import train
@@ -33,6 +33,7 @@ class Arguments:
 def run(arguments: list[str]) -> int:
     """Train; 0 when done, 75 when stopped by a signal and saved."""
     options, overrides = read_with_overrides(Arguments, arguments, "train")
+    require_price(options.price_per_hour)
     run_file = RunFile.load(options.run_file, overrides)
     folder = RunFolder(options.out or Path("runs") / options.run_file.stem)
     return train(run_file, folder, price_per_hour=options.price_per_hour)

@@ -5,8 +5,10 @@ The text is read two or three times (BPE reads it once more to learn) and never 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -23,14 +25,25 @@ from brim.data.documents import Piece
 from brim.data.manifest import FORMAT, relevant_settings, sync_folder, write_manifest
 from brim.data.settings import DataSettings
 from brim.data.sources import SourceFile
-from brim.data.store import TokenWriter
+from brim.data.store import TOKEN_FILES, TokenWriter
 from brim.data.survey import Progress, Survey, read_corpus, survey_corpus
-from brim.data.tokenizer import ByteTokenizer, CharacterTokenizer, Tokenizer, learn_bpe, save_tokenizer
+from brim.data.tokenizer import (
+    BPE_FILE,
+    VOCABULARY_FILE,
+    ByteTokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    learn_bpe,
+    save_tokenizer,
+)
 from brim.errors import DataError
 
 _BATCH_CHARACTERS = 1 << 20
 _HELD_OUT_STREAM = 1
 _ABANDONED_SECONDS = 3600.0
+_TOKENS_FOLDER = re.compile("tokens-[0-9a-f]{12}")
+_BUILDING = re.compile("building-[a-z0-9_]{8}")  # as mkdtemp makes them
+_OWN_FILES = frozenset((VOCABULARY_FILE, BPE_FILE, *TOKEN_FILES))
 
 
 def build_store(files: Sequence[SourceFile], settings: DataSettings, folder: Path, report: Progress) -> None:
@@ -192,11 +205,18 @@ def _describe(sources: _Sources, tokenizer: Tokenizer, splits: dict[str, Any]) -
 
 
 def _clean_up(folder: Path, *, keep: str) -> None:
-    """Remove older stores, and what a killed process left; a build that another process still writes to is left."""
-    for path in folder.glob("tokens-*"):
-        if path.name != keep:
-            shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob("building-*"):
-        newest = max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime)
-        if time.time() - newest > _ABANDONED_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove older stores, and what a killed process left; a build that another process still writes to is left.
+
+    The folder may be one of the user's: only a folder with a name that brim makes, and nothing in it that brim does not
+    write, is removed.
+    """
+    for path in folder.iterdir():
+        if path.name == keep or path.is_symlink() or not path.is_dir():
+            continue
+        with contextlib.suppress(OSError):  # another process may be cleaning up too
+            files = list(path.iterdir())
+            newest = max((file.stat().st_mtime for file in files), default=path.stat().st_mtime)
+            older = _TOKENS_FOLDER.fullmatch(path.name) is not None
+            abandoned = _BUILDING.fullmatch(path.name) is not None and time.time() - newest > _ABANDONED_SECONDS
+            if (older or abandoned) and all(file.name in _OWN_FILES and file.is_file() for file in files):
+                shutil.rmtree(path, ignore_errors=True)

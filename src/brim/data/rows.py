@@ -26,12 +26,12 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from brim.data.counter import permutation, random_bits
+from brim.data.settings import SHORTEST_ROW
 from brim.data.store import TokenStore
 from brim.errors import DataError
 from brim.settings import require
 
 NO_TARGET = -100
-SHORTEST_ROW = 2
 _DOCUMENTS, _ROWS, _STARTS = 2, 3, 4
 
 Order = Literal["stored", "shuffled", "random"]

@@ -9,6 +9,8 @@ from brim.settings import require
 
 # 256 bytes, one merge and the end-of-document id: below this nothing can be learnt.
 SMALLEST_BPE_VOCABULARY = 258
+# One token to read and one to predict.
+SHORTEST_ROW = 2
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class DataSettings:
             the stream and attention crosses documents.
         sampling: `epochs` visits every token once per epoch in a new order; `random` draws the start of each row
             uniformly, with replacement.
-        store: folder of the prepared tokens. Empty: the caller's choice, `data` in the run's folder.
+        store: folder of the prepared tokens, which runs may share. Empty: the caller's choice, `data` in the run's
+            folder. A relative one is taken from where it was written, as for `paths`.
     """
 
     paths: tuple[str, ...] = ()
@@ -45,6 +48,11 @@ class DataSettings:
     pack: bool = True
     sampling: Literal["epochs", "random"] = "epochs"
     store: str = ""
+
+    @property
+    def byte_ids(self) -> int:
+        """Ids of `bytes`, the fewest of `bpe`: one for each byte, and one that ends documents if there are any."""
+        return 256 + (self.split == "documents")
 
     def __post_init__(self) -> None:
         require(all(self.paths), "paths", self.paths, "no empty path")

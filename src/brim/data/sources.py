@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brim.errors import DataError
+from brim.settings import user_path
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,26 @@ def find_files(paths: Sequence[str], pattern: str = "**/*") -> list[SourceFile]:
         )
     found: dict[str, SourceFile] = {}
     for given in paths:
-        names = list(_expand(given, pattern))
-        if not names:
-            raise DataError(f"no file matches {_described(given, pattern)}", hint=_hint(given))
+        names = _names_of(given, pattern)
         for name in names:
             # The resolved path is the key, so a link or a second glob cannot train on one file twice.
             found.setdefault(os.path.realpath(name), _look_at(name.absolute()))
     return list(found.values())
 
 
+def _names_of(given: str, pattern: str) -> list[Path]:
+    try:
+        if names := list(_expand(given, pattern)):
+            return names
+        raise DataError(f"no file matches {_described(given, pattern)}", hint=_hint(given))
+    except OSError as error:
+        path = error.filename or given
+        hint = f"check its name and permissions: ls -ld {str(path)!r}"
+        raise DataError(f"cannot read {path}: {error.strerror}", hint=hint) from None
+
+
 def _expand(given: str, pattern: str) -> Iterator[Path]:
-    path = Path(os.path.expanduser(given))  # noqa: PTH111  (Path.expanduser raises where `~name` is a file's name)
+    path = user_path(given)
     if path.is_dir():
         yield from _inside(path, pattern)
     elif os.path.lexists(path):
@@ -128,12 +138,12 @@ def _look_at(path: Path) -> SourceFile:
 
 
 def _described(given: str, pattern: str) -> str:
-    folder = Path(given).expanduser()
+    folder = user_path(given)
     return f"`{pattern}` inside {folder}" if folder.is_dir() else f"{given}"
 
 
 def _hint(given: str) -> str:
-    path = Path(given).expanduser()
+    path = user_path(given)
     if path.is_dir():
         return "set `data.pattern` to a glob that matches the files there, such as **/*.txt"
     parent = path.parent

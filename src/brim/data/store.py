@@ -25,6 +25,9 @@ _SCAN_TOKENS = 1 << 24
 _DOCUMENT_END = np.dtype("<i8")
 _LARGEST_16_BIT_VOCABULARY = 1 << 16
 
+TOKEN_FILES = tuple(f"{split}.{kind}" for split in ("train", "held_out") for kind in ("tokens", "documents"))
+"""Names of the files of both splits."""
+
 
 def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
     """The narrowest of uint16 and uint32, little-endian, that holds all ids of a vocabulary."""

@@ -230,7 +230,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         tokenizer = _from_facts(facts, folder)
         complete = tokenizer.vocabulary_size == facts["vocabulary_size"]
     except FileNotFoundError as error:
-        raise DataError(f"no tokenizer in {folder}: {Path(error.filename or path).name} is missing") from None
+        missing = Path(error.filename or path).name
+        raise DataError(f"no tokenizer in {folder}: {missing} is missing", hint=_REBUILD) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the tokenizer in {folder} is damaged ({error})", hint=_REBUILD) from None
     if not complete:

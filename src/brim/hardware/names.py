@@ -10,11 +10,11 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from brim.errors import DeviceError, nearest
 from brim.hardware.entries import Entry, own, shipped
 from brim.hardware.facts import Device
+from brim.settings import user_path
 
 _BRANDS = {"nvidia", "geforce", "tesla", "quadro", "rtx", "google", "tpu", "gpu", "gb", "gib"}
 _SHORT = re.compile(r"\b(rtx|tpu)-")
@@ -87,7 +87,7 @@ def find(name_or_path: str) -> Device:
     """
     if not is_path(name_or_path):
         return named(name_or_path)
-    name, described = own(Path(name_or_path).expanduser())
+    name, described = own(user_path(name_or_path))
     return described.device(name)
 
 

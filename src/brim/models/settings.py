@@ -15,7 +15,7 @@ from typing import Any
 
 from brim.errors import SettingsError, did_you_mean
 from brim.models.presets import PRESETS
-from brim.models.shape import DecoderShape, Family
+from brim.models.shape import SIZE_WORDS, SIZES, DecoderShape, Family
 from brim.settings import require
 
 _NEEDED = ("layers", "width", "heads", "context")
@@ -60,13 +60,28 @@ class DecoderSettings:
         known = not self.preset or self.preset in PRESETS
         hint = "" if known else did_you_mean(self.preset, PRESETS)
         require(known, "preset", self.preset, "the name of a preset", hint=hint)
+        for key in SIZES:  # also beside sizes that are still missing
+            require(getattr(self, key) is None or getattr(self, key) >= 1, key, getattr(self, key), SIZE_WORDS)
         if not self.missing():
-            # Sizes are checked as soon as the run file is read; the vocabulary may come later, and any number checks.
+            # That sizes go together is checked as soon as the run file is read; the vocabulary may come later, and any
+            # number checks.
             self._shape(unsaid_vocabulary=self.vocabulary or 1)
 
     def missing(self) -> tuple[str, ...]:
         """Keys that must be said and are not."""
         return () if self.preset else tuple(key for key in _NEEDED if getattr(self, key) is None)
+
+    def require_complete(self) -> None:
+        """Check that the model is described.
+
+        Raises:
+            SettingsError: naming the sizes that are missing.
+        """
+        if self.missing():
+            raise SettingsError(
+                f"the model has no {', '.join(f'`{key}`' for key in self.missing())}",
+                hint="say them under [model], or name a preset such as gpt2",
+            )
 
     def resolved(self, *, tokenizer_vocabulary: int | None = None) -> DecoderShape:
         """The full shape.
@@ -78,11 +93,7 @@ class DecoderSettings:
         Raises:
             SettingsError: if sizes are missing, do not go together, or have no room for the tokenizer's ids.
         """
-        if self.missing():
-            raise SettingsError(
-                f"the model has no {', '.join(f'`{key}`' for key in self.missing())}",
-                hint="say them under [model], or name a preset such as gpt2",
-            )
+        self.require_complete()
         shape = self._shape(unsaid_vocabulary=tokenizer_vocabulary)
         if tokenizer_vocabulary is not None and tokenizer_vocabulary > shape.vocabulary:
             raise SettingsError(
@@ -128,8 +139,6 @@ _FOLLOWERS = {
 def _family_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the family settles, given the sizes that are known."""
     width, heads = values["width"], values["heads"]
-    require(width >= 1, "width", width, "a whole number of at least 1")
-    require(heads >= 1, "heads", heads, "a whole number of at least 1")
     if "head_width" not in values:
         expected = f"a divisor of `width` ({width}), unless `head_width` is said"
         require(width % heads == 0, "heads", heads, expected)

@@ -8,6 +8,8 @@ from typing import Literal
 from brim.settings import require
 
 Family = Literal["gpt2", "llama"]
+SIZES = ("layers", "width", "heads", "kv_heads", "head_width", "hidden", "context", "vocabulary")
+SIZE_WORDS = "a whole number of at least 1"
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class DecoderShape:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for key in ("layers", "width", "heads", "kv_heads", "head_width", "hidden", "context", "vocabulary"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "a whole number of at least 1")
+        for key in SIZES:
+            require(getattr(self, key) >= 1, key, getattr(self, key), SIZE_WORDS)
         require(
             self.heads % self.kv_heads == 0,
             "kv_heads",

@@ -21,6 +21,8 @@ from brim.errors import CheckpointError, SettingsError
 from brim.runfile import RunFile
 from brim.settings import load_toml
 
+_ANOTHER = "choose another --out: a folder, or a name that is not taken, where you may write"
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -45,7 +47,7 @@ class RunFolder:
 
     @property
     def data(self) -> Path:
-        """Prepared tokens, unless `data.store` names another place."""
+        """Prepared tokens, unless `data.store` names another place; see `store_of`."""
         return self.path / "data"
 
     @property
@@ -68,20 +70,37 @@ class RunFolder:
         """Picture of the loss curves."""
         return self.path / "curves.png"
 
+    def store_of(self, run: RunFile) -> Path:
+        """Where the prepared tokens of this folder's run are: at `data.store`, or in the folder itself."""
+        store = run.settings.data.store
+        return Path(store) if store else self.data
+
     def create(self) -> None:
         """Make the folder for a new run.
 
         Raises:
-            SettingsError: if there is a run in it already, or it cannot be made.
+            SettingsError: if there is a run in it already, or it cannot be made or looked into.
         """
-        if self.settings.exists() and self.checkpoints.exists() and any(self.checkpoints.iterdir()):
+        self.make()
+        try:
+            taken = self.settings.exists() and self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        except OSError as error:
+            raise SettingsError(f"cannot look into {self.path}: {error.strerror}", hint=_ANOTHER) from None
+        if taken:
             raise SettingsError(
                 f"{self.path} holds a run with checkpoints", hint=f"brim resume {self.path}, or choose another --out"
             )
+
+    def make(self) -> None:
+        """Make the folder if it is not there.
+
+        Raises:
+            SettingsError: if it cannot be made.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsError(f"cannot make the run folder {self.path}: {error.strerror}") from None
+            raise SettingsError(f"cannot make the run folder {self.path}: {error.strerror}", hint=_ANOTHER) from None
 
     def load_settings(self) -> RunFile:
         """The run that this folder holds.
@@ -89,7 +108,11 @@ class RunFolder:
         Raises:
             CheckpointError: if there is none.
         """
-        if not self.settings.exists():
+        try:
+            there = self.settings.exists()
+        except OSError:  # a name that is too long, or a folder that may not be looked into
+            there = False
+        if not there:
             raise CheckpointError(
                 f"no run in {self.path}: it has no run.toml", hint="give the folder that `brim train` wrote"
             )

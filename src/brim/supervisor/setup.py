@@ -37,8 +37,7 @@ def prepare_corpus(run: RunFile, folder: RunFolder, progress: Callable[[str, flo
     Raises:
         DataError: if the sources cannot be read or are empty.
     """
-    settings = run.settings.data
-    return prepare(settings, Path(settings.store) if settings.store else folder.data, progress=progress)
+    return prepare(run.settings.data, folder.store_of(run), progress=progress)
 
 
 def build_program(run: RunFile) -> Program:

@@ -92,7 +92,7 @@ def resume(folder: RunFolder, overrides: Sequence[str] = ()) -> int:
     _refuse_changed_meaning(saved, run)
     plan = load_plan(folder)
     reserve_device_memory(plan)
-    corpus = open_corpus(folder.data if not run.settings.data.store else folder.path / run.settings.data.store)
+    corpus = open_corpus(folder.store_of(run))
     with _session(run, folder, plan, corpus) as session:
         window = session.checkpoints.latest()
         if window is None:

@@ -21,8 +21,7 @@ def with_known_vocabulary(run: RunFile) -> RunFile:
         return run.with_vocabulary(None)
     if settings.data.tokenizer == "characters":
         return run.with_vocabulary(_characters_of(run))
-    ends_documents = settings.data.split == "documents"
-    return run.with_vocabulary(settings.data.vocabulary if settings.data.tokenizer == "bpe" else 256 + ends_documents)
+    return run.with_vocabulary(settings.data.vocabulary if settings.data.tokenizer == "bpe" else settings.data.byte_ids)
 
 
 def _characters_of(run: RunFile) -> int:
