@@ -26,6 +26,7 @@ from brim.planner.calibration import (
 )
 from brim.planner.compile import CompileFunction
 from brim.planner.cost import BANDWIDTH_SHARE, PRODUCT_SHARE, Cost, Work
+from brim.planner.question import Question
 from brim.planner.search import consider, decide
 from brim.planner.traffic import Traffic
 from planner.stacked import CPU, stacked_program
@@ -126,12 +127,11 @@ def test_calibration_never_changes_which_candidates_fit(compile_recipe: CompileF
     budgets = (300 * 2**10, 800 * 2**10, 2**21)
     outcomes = []
     for device in (CPU, odd):
-        prospects = consider(program, device=device, global_batch=8)
+        prospects = consider(program, Question(device, 2**30, 8))
         assert [p.cost.seconds for p in prospects] == sorted(p.cost.seconds for p in prospects)
         bounds = {(p.recipe.techniques, p.recipe.micro_batch): p.option.bound for p in prospects}
         plans = [
-            decide(program, prospects, device=device, budget_bytes=budget, compile_recipe=compile_recipe)
-            for budget in budgets
+            decide(program, prospects, Question(device, budget, 8), compile_recipe=compile_recipe) for budget in budgets
         ]
         peaks = [
             {(c.recipe.techniques, c.recipe.micro_batch): c.peak_bytes for c in p.candidates if c.compiled}
