@@ -22,9 +22,7 @@ from brim.models.settings import DecoderSettings
 from brim.quantities import parse_bytes
 from brim.settings import Override, build, differences, load_toml, merge, parse_overrides, to_tables, to_toml
 from brim.techniques import Technique, techniques_from
-from brim.training.optimizers import OptimizerSettings
-from brim.training.schedules import ScheduleSettings
-from brim.training.settings import TrainSettings
+from brim.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 KEEPS_THE_STATE = frozenset(
     f"train.{key}"

@@ -11,8 +11,9 @@ import pytest
 
 from brim import cli
 from brim.cli import plan as command
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.question import Question
+from brim.planner.search import survey
 from planner.conftest import audit_recipe
 from planner.stacked import CPU, stacked_program
 

@@ -10,9 +10,10 @@ import pytest
 
 from brim.compiled import Audit
 from brim.hardware.facts import Device
-from brim.planner import Compiled, Plan, compile_window, survey
+from brim.planner import Compiled, Plan, compile_window
 from brim.planner.compile import CompileFunction, audit_window
 from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.program import Program
 from brim.techniques import Recipe
 from planner.stacked import CPU, stacked_program

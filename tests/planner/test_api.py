@@ -16,7 +16,7 @@ import brim
 from brim.errors import DeviceError, NoPlanFits
 from brim.hardware.device import Device, named
 from brim.hardware.probe import cache_folder
-from brim.planner import Compiled, api, calibration, compile_window
+from brim.planner import Compiled, api, calibration, compile_window, shares
 from brim.planner.question import Question
 from brim.program import Program, from_mean_loss
 from brim.techniques import Accumulation, Recipe
@@ -115,11 +115,11 @@ def test_the_largest_of_a_foreign_program_fits_and_the_next_does_not() -> None:
 
 
 def test_calibrated_shares_are_used_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    card, shares = named("rtx-4090"), {"products": 0.4, "bandwidth": 0.7}
+    card, measured = named("rtx-4090"), {"products": 0.4, "bandwidth": 0.7}
     folder = cache_folder()
     folder.mkdir(parents=True)
-    keys = map(calibration._key, (card, CPU))
-    (folder / "shares.json").write_text(json.dumps(dict.fromkeys(keys, shares)), encoding="utf-8")
+    keys = map(shares._key, (card, CPU))
+    (folder / "shares.json").write_text(json.dumps(dict.fromkeys(keys, measured)), encoding="utf-8")
     monkeypatch.setattr(api, "detect", lambda: CPU)
     monkeypatch.setattr(calibration, "measure", None)
 

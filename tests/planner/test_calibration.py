@@ -11,7 +11,7 @@ import pytest
 
 from brim.hardware.device import named
 from brim.hardware.facts import Device
-from brim.planner import calibration
+from brim.planner import calibration, shares
 from brim.planner.calibration import (
     CASES,
     Case,
@@ -68,8 +68,8 @@ def test_predicted_as_the_cost_model_predicts() -> None:
     work = Work({"float32": 4e10}, Traffic(products=3e8, elementwise=5e8, loops=2e8, kernels=100))
     timed = Timed(0.4, 3e8, 7e8, Cost.of(work, CPU).terms["kernels"], 1.0)
     for device in (CPU, replace(CPU, product_share=0.3, bandwidth_share=1.7)):
-        shares = Shares(device.product_share or PRODUCT_SHARE, device.bandwidth_share or BANDWIDTH_SHARE)
-        assert timed.predicted_seconds(shares, 1e10) == pytest.approx(Cost.of(work, device).seconds)
+        assumed = Shares(device.product_share or PRODUCT_SHARE, device.bandwidth_share or BANDWIDTH_SHARE)
+        assert timed.predicted_seconds(assumed, 1e10) == pytest.approx(Cost.of(work, device).seconds)
 
 
 def test_it_is_measured_once_and_used_by_later_plans(counted: list[Device], tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_busy_machine_is_not_measured(counted: list[Device], tmp_path: Path, m
     "record", ["{}", "[]", "no json", '"x"', '{"products": 0.5}', '{"products": 9, "bandwidth": 1}']
 )
 def test_a_damaged_record_is_as_if_not_there(record: str, tmp_path: Path, counted: list[Device]) -> None:
-    (tmp_path / "shares.json").write_text(f'{{"{calibration._key(CPU)}": {record}}}')
+    (tmp_path / "shares.json").write_text(f'{{"{shares._key(CPU)}": {record}}}')
     assert known(CPU, tmp_path) == CPU
     assert is_calibrated(calibrated(CPU, tmp_path)) and len(counted) == 1
 

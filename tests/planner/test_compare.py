@@ -9,10 +9,11 @@ import pytest
 
 from brim.errors import DeviceError, SettingsError
 from brim.hardware.device import named
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.compare import Asked, Comparison, asked_devices, compare
 from brim.planner.compile import CompileFunction
 from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.quantities import format_bytes
 from planner.stacked import CPU, stacked_program
 

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from brim.errors import CheckpointError
 from brim.hardware.device import named
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.compile import CompileFunction
 from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.planner.space import settings_of
 from brim.planner.table import settings_words, shared_settings
 from planner.conftest import QUICK

@@ -9,10 +9,10 @@ import jax
 import pytest
 
 from brim.errors import NoPlanFits, TechniqueError
-from brim.planner import Candidate, Plan, search, survey
+from brim.planner import Candidate, Plan
 from brim.planner.compile import CompileFunction
 from brim.planner.question import Question
-from brim.planner.search import consider, decide
+from brim.planner.search import consider, decide, search, survey
 from brim.planner.verdicts import Prospect
 from brim.program import Program
 from brim.techniques import Accumulation, Recipe, Rematerialization

@@ -17,7 +17,7 @@ from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError
 from brim.hardware.device import Device, detect, find, reading_of
 from brim.planner import Plan, report
 from brim.planner.cache import Cache
-from brim.planner.calibration import basis, calibrated, known
+from brim.planner.shares import basis, is_calibrated, known
 from brim.quantities import parse_bytes
 from brim.runfile import RunFile
 from brim.settings import require
@@ -145,7 +145,12 @@ def _run_many(options: Arguments, run_file: RunFile) -> int:
 def _device(options: Arguments) -> Device:
     if options.device is not None:
         return known(_asked(options.device))
-    return calibrated(detect(), progress=tell)
+    device = known(detect())
+    if is_calibrated(device):
+        return device
+    from brim.planner.calibration import calibrated  # loads Optax and models, which a kept plan does without
+
+    return calibrated(device, progress=tell)
 
 
 def _asked(name: str) -> Device:

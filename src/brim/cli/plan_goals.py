@@ -16,8 +16,8 @@ from brim.models.settings import DecoderSettings
 from brim.models.shape import DecoderShape, parameter_count
 from brim.planner import Plan
 from brim.planner.border import Border, border_of
-from brim.planner.calibration import basis
 from brim.planner.compare import asked_devices, compare
+from brim.planner.shares import basis
 from brim.quantities import format_count
 from brim.runfile import RunFile
 from brim.supervisor.planning import plan_of

@@ -11,13 +11,14 @@ from brim.hardware.device import Device, detect, find
 from brim.planner.border import Border, border_of
 from brim.planner.budget import default_budget
 from brim.planner.cache import Cache
-from brim.planner.calibration import is_calibrated, known
 from brim.planner.compile import CompileFunction, is_here
 from brim.planner.plan import Plan
 from brim.planner.probe import Probe
+from brim.planner.program_facts import program_facts
 from brim.planner.question import Question
-from brim.planner.remembered import program_facts, remembered, search_key, searched
+from brim.planner.remembered import remembered, search_key, searched
 from brim.planner.search import survey
+from brim.planner.shares import is_calibrated, known
 from brim.planner.workers import Source, Workers, cannot_travel
 from brim.program import Program
 from brim.quantities import parse_bytes

@@ -25,7 +25,7 @@ from brim.planner.audited import with_report
 from brim.planner.bounds import Bound, Bounds
 from brim.planner.cache import Cache
 from brim.planner.compile import AuditFunction, Compiled, CompileFunction, Target, audit_window, compile_window
-from brim.planner.cost import CostModel
+from brim.planner.cost_model import CostModel
 from brim.planner.plan import Plan
 from brim.planner.question import Question
 from brim.planner.selection import MAX_COMPILES, Option, Selection

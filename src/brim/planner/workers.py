@@ -37,6 +37,7 @@ from brim.hardware import host
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache
 from brim.planner.compile import Compiled, is_here
+from brim.planner.versions import TRACED_SETTINGS
 from brim.program import Program
 from brim.techniques import Recipe
 from brim.tree import tree_size
@@ -47,12 +48,6 @@ WORKER_BYTES = 3 * 2**29
 
 READY, COMPILED, REFUSED, ERROR = "ready", "compiled", "refused", "error"
 """What an answer of a compile process begins with; see worker.py."""
-
-TRACED_SETTINGS = (
-    *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"),
-    *("jax_default_prng_impl", "jax_threefry_partitionable"),
-)
-"""JAX's settings that change what is traced."""
 
 _HANDED_ON = (*TRACED_SETTINGS, "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 

@@ -9,9 +9,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.probe import Probe
 from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.planner.workers import Workers, worth_workers
 from brim.program import Program
 from brim.runfile import RunFile
