@@ -18,6 +18,7 @@ What each declared type takes:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import tomllib
@@ -152,7 +153,8 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def _fields(cls: type) -> dict[str, Any]:
+@functools.cache  # reading hints takes some milliseconds, and a stored plan has hundreds of tables
+def _fields(cls: type) -> Mapping[str, Any]:
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 

@@ -20,7 +20,7 @@ GIB = 2**30
 
 # Each takes a tenth of a second and more to load, or loads one that does.
 UNNEEDED = (
-    *("optax", "equinox", "grain", "orbax", "matplotlib", "tokenizers", "scipy"),
+    *("optax", "grain", "orbax", "matplotlib", "tokenizers", "scipy"),
     *("brim.training.assemble", "brim.models.decoder", "brim.data.pipeline", "brim.supervisor.searching"),
     *("brim.planner.search", "brim.planner.compile", "brim.planner.workers", "brim.planner.calibration"),
 )

@@ -12,22 +12,12 @@ import pytest
 from brim.hardware.device import named
 from brim.hardware.facts import Device
 from brim.planner import calibration, shares
-from brim.planner.calibration import (
-    CASES,
-    Case,
-    Shares,
-    Timed,
-    basis,
-    calibrated,
-    fitted,
-    is_calibrated,
-    known,
-    measure,
-)
+from brim.planner.calibration import CASES, Case, Timed, calibrated, fitted, measure
 from brim.planner.compile import CompileFunction
 from brim.planner.cost import BANDWIDTH_SHARE, PRODUCT_SHARE, Cost, Work
 from brim.planner.question import Question
 from brim.planner.search import consider, decide
+from brim.planner.shares import Shares, basis, is_calibrated, known
 from brim.planner.traffic import Traffic
 from planner.stacked import CPU, stacked_program
 
