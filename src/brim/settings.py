@@ -153,9 +153,12 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-@functools.cache  # reading hints takes some milliseconds, and a stored plan has hundreds of tables
-def _fields(cls: type) -> Mapping[str, Any]:
-    hints = typing.get_type_hints(cls)
+# A stored plan has hundreds of tables of a few classes, and reading the hints of one takes a millisecond.
+_hints = functools.cache(typing.get_type_hints)
+
+
+def _fields(cls: type) -> dict[str, Any]:
+    hints = _hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 

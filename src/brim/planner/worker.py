@@ -43,7 +43,7 @@ def main() -> None:
         if isinstance(message, bytes):
             compile_recipe = _begin(outbox, message)
         else:
-            _answer(outbox, lambda: (COMPILED, compile_recipe(message)))  # type: ignore[misc] # noqa: B023 - at once
+            _answer(outbox, lambda: (COMPILED, compile_recipe(message)))  # noqa: B023 - called at once
 
 
 def _begin(outbox: BinaryIO, order: Any) -> Callable[[Recipe], Compiled] | None:
