@@ -210,7 +210,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
 
     from brim.hardware.device import detect
     from brim.hardware.roofline import utilization
-    from brim.planner.cost import Cost, work_of
+    from brim.planner.cost import Cost
+    from brim.planner.cost_model import work_of
     from brim.planner.memory import Memory
     from brim.training.step import Step
 

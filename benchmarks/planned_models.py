@@ -103,7 +103,17 @@ def in_markdown(report: Mapping[str, Any]) -> str:
     lines += ["- compiled for cards that were not here; tokens/s are predictions; nothing ran on a GPU"]
     lines += [f"- searched on {report['processor']}, nothing taken from the cache"]
     lines += [f"- {', '.join(f'{k} {v}' for k, v in report['versions'].items())}; brim {report['commit']}", ""]
-    head = ("model", "card", "rows x steps, settings", "peak", "of budget", "tokens/s", "compiled", "compiles", "search")
+    head = (
+        "model",
+        "card",
+        "rows x steps, settings",
+        "peak",
+        "of budget",
+        "tokens/s",
+        "compiled",
+        "compiles",
+        "search",
+    )
     return "\n".join(lines) + "\n" + machine.markdown_table(head, map(shown, report["rows"])) + "\n"
 
 

@@ -32,7 +32,7 @@ _PUBLIC = {
     "from_example_loss": "brim.program",
     "from_mean_loss": "brim.program",
     "from_sum_loss": "brim.program",
-    "largest": "brim.planner.goals",
+    "largest": "brim.planner.api",
     "named": "brim.hardware.device",
     "plan": "brim.planner.api",
 }

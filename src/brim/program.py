@@ -24,7 +24,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Key
 
 from brim.errors import ShapeError
@@ -47,6 +46,22 @@ class LossFunction(Protocol):
         keys: Key[Array, " rows"] | None,
         ops: Ops,
     ) -> tuple[Loss, PyTree]: ...
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """What is needed of an `optax.GradientTransformation`; so that nobody loads Optax who does not use it.
+
+    Attributes:
+        init: parameters -> state.
+        update: (gradients, state, parameters) -> (updates, state).
+    """
+
+    @property
+    def init(self) -> Callable[[PyTree], PyTree]: ...
+
+    @property
+    def update(self) -> Callable[..., tuple[PyTree, PyTree]]: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +103,7 @@ class Program:
 
     init: Callable[[Key[Array, ""]], tuple[PyTree, PyTree, PyTree]]
     loss: LossFunction
-    optimizer: optax.GradientTransformation
+    optimizer: Optimizer
     row: Specs
     clip_norm: float | None = None
     rows_independent: bool = True

@@ -34,9 +34,7 @@ from brim.settings import (
     user_path,
 )
 from brim.techniques import Technique, techniques_from
-from brim.training.optimizers import OptimizerSettings
-from brim.training.schedules import ScheduleSettings
-from brim.training.settings import TrainSettings
+from brim.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 
 KEEPS_THE_STATE = frozenset(
     f"train.{key}"

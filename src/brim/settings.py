@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -205,8 +206,12 @@ def _defaults(cls: type) -> dict[str, Any]:
     return {name: defaults[name] for name in _fields(cls)}
 
 
+# A stored plan has hundreds of tables of a few classes, and reading the hints of one takes a millisecond.
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _fields(cls: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 

@@ -20,13 +20,16 @@ from brim.models.shape import parameter_count
 from brim.planner import Memory, Plan
 from brim.planner.candidate import Candidate
 from brim.planner.cost import Cost
-from brim.planner.goals import Probe
+from brim.planner.probe import Probe
+from brim.planner.question import Question
 from brim.runfile import RunFile
-from brim.supervisor import planning, setup
+from brim.supervisor import searching, setup
 from brim.techniques import Accumulation, Recipe
 
 RUN = Path(__file__).parents[2] / "configs" / "gpt2-124m.toml"
 GIB = 2**30
+
+Asked = list[tuple[RunFile, Question]]
 
 
 def run_file(**model: Any) -> RunFile:
@@ -41,45 +44,44 @@ def peak_of(run: RunFile) -> int:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+def planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Asked:
     """What `survey` was asked for; the program that it is handed is the run itself, and nothing was kept before."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked: list[dict[str, Any]] = []
+    asked: Asked = []
 
-    def survey(program: RunFile, **settings: Any) -> Plan:
-        asked.append({"run": program, **settings})
+    def survey(program: RunFile, question: Question, **how: Any) -> Plan:
+        asked.append((program, question))
         peak = peak_of(program)
-        fits = peak <= settings["budget_bytes"]
-        rows = settings["micro_batch"] or 1
-        recipe = Recipe.of(rows, Accumulation(settings["global_batch"] // rows))
+        fits = peak <= question.budget_bytes
+        rows = question.micro_batch or 1
+        recipe = Recipe.of(rows, Accumulation(question.global_batch // rows))
         memory = Memory(peak, 0, 0, 0, {"parameters": peak})
         cost = Cost({"products": 1.0})
         one = Candidate(recipe, "chosen" if fits else "over", "as it is in this test", cost, 1024, 0, memory)
-        kept = {key: settings[key] for key in ("device", "budget_bytes", "global_batch", "updates", "price_per_hour")}
-        return Plan(candidates=(one,), **kept)
+        return Plan(question.device, question.budget_bytes, question.global_batch, (one,))
 
-    monkeypatch.setattr(planning, "survey", survey)
-    monkeypatch.setattr(planning, "worth_workers", lambda program, device: False)
+    monkeypatch.setattr(searching, "survey", survey)
+    monkeypatch.setattr(searching, "worth_workers", lambda program, device: False)
     monkeypatch.setattr(setup, "build_program", lambda run: run)
     monkeypatch.setattr(setup, "enable_compilation_cache", lambda: None)
-    monkeypatch.setattr(Probe, "over_bytes", lambda probe, run: peak_of(run) - probe.budget_bytes)
+    monkeypatch.setattr(Probe, "over_bytes", lambda probe, source: peak_of(source()) - probe.question.budget_bytes)
     return asked
 
 
-def test_devices_are_compared_in_one_table(planned: list[dict[str, Any]], capsys: pytest.CaptureFixture) -> None:
+def test_devices_are_compared_in_one_table(planned: Asked, capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["plan", str(RUN), "--devices", "3060,4090@0.5", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert list(record) == ["rtx-3060-12gb", "rtx-4090"]
-    assert [one["device"].name for one in planned] == list(record)
-    assert [one["budget_bytes"] for one in planned] == [named(name).usable_bytes for name in record]
-    assert [one["price_per_hour"] for one in planned] == [None, 0.5]
+    assert [question.device.name for _, question in planned] == list(record)
+    assert [question.budget_bytes for _, question in planned] == [named(name).usable_bytes for name in record]
+    assert [one["price_per_hour"] for one in record.values()] == [None, 0.5]
     assert cli.main(["plan", str(RUN), "--devices", "3060,4090@0.5"]) == 0
     output = capsys.readouterr()
     assert "rtx-4090: predicted times are uncalibrated: a prediction" in output.out
     assert "device 2 of 2: rtx-4090" in output.err
 
 
-def test_no_device_that_fits_ends_with_3(planned: list[dict[str, Any]]) -> None:
+def test_no_device_that_fits_ends_with_3(planned: Asked) -> None:
     assert cli.main(["plan", str(RUN), "--devices", "3060,4090", "--budget", "1GiB"]) == 3
 
 
@@ -92,7 +94,7 @@ def test_no_device_that_fits_ends_with_3(planned: list[dict[str, Any]]) -> None:
         ["--devices", ","],
     ],
 )
-def test_what_does_not_go_together_is_a_usage_error(words: list[str], planned: list[dict[str, Any]]) -> None:
+def test_what_does_not_go_together_is_a_usage_error(words: list[str], planned: Asked) -> None:
     try:
         code = cli.main(["plan", str(RUN), *words])
     except SystemExit as error:  # tyro's own
@@ -109,7 +111,7 @@ def test_what_does_not_go_together_is_a_usage_error(words: list[str], planned: l
     ],
 )
 def test_a_goal_gives_an_ordinary_plan_and_one_line(
-    goal: str, key: str, line: str, planned: list[dict[str, Any]], capsys: pytest.CaptureFixture
+    goal: str, key: str, line: str, planned: Asked, capsys: pytest.CaptureFixture
 ) -> None:
     words = ["plan", str(RUN), "--device", "4090", "--goal", goal, "--budget", "20GiB"]
     assert cli.main(words) == 0
@@ -117,8 +119,8 @@ def test_a_goal_gives_an_ordinary_plan_and_one_line(
     assert line in output.out and "needs over by" in output.out
     assert f"to train it: brim train RUN.toml {key}" in output.out
     assert "probe 1: " in output.err
-    (asked,) = planned
-    assert asked["budget_bytes"] == 20 * GIB and peak_of(asked["run"]) <= 20 * GIB
+    ((run, question),) = planned
+    assert question.budget_bytes == 20 * GIB and peak_of(run) <= 20 * GIB
     assert cli.main([*words, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert Plan.from_json(record).fits
@@ -126,15 +128,15 @@ def test_a_goal_gives_an_ordinary_plan_and_one_line(
     assert record["goal"]["next_over_bytes"] > 0
 
 
-def test_the_overrides_of_a_goal_give_its_run(planned: list[dict[str, Any]], capsys: pytest.CaptureFixture) -> None:
+def test_the_overrides_of_a_goal_give_its_run(planned: Asked, capsys: pytest.CaptureFixture) -> None:
     words = ["plan", str(RUN), "--device", "4090", "--goal", "largest-model", "--budget", "20GiB", "--json"]
     assert cli.main(words) == 0
     overrides = json.loads(capsys.readouterr().out)["goal"]["overrides"].split()
     again = RunFile.load(RUN, overrides).settings.model.resolved()
-    assert again == planned[0]["run"].settings.model.resolved()
+    assert again == planned[0][0].settings.model.resolved()
 
 
-def test_nothing_on_the_axis_ends_with_3(planned: list[dict[str, Any]], capsys: pytest.CaptureFixture) -> None:
+def test_nothing_on_the_axis_ends_with_3(planned: Asked, capsys: pytest.CaptureFixture) -> None:
     words = ["plan", str(RUN), "--device", "4090", "--goal", "longest-context", "--budget", "1GiB"]
     assert cli.main(words) == NoPlanFits.exit_code == 3
     assert "no context fits: the smallest that was tried, 128 tokens" in capsys.readouterr().err

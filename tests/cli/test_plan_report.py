@@ -11,7 +11,9 @@ import pytest
 
 from brim import cli
 from brim.cli import plan as command
-from brim.planner import Plan, survey
+from brim.planner import Plan
+from brim.planner.question import Question
+from brim.planner.search import survey
 from planner.conftest import audit_recipe
 from planner.stacked import CPU, stacked_program
 
@@ -21,7 +23,7 @@ RUN = Path(__file__).parents[2] / "configs" / "gpt2-124m.toml"
 @pytest.fixture(scope="module")
 def found() -> Plan:
     return survey(
-        stacked_program(), device=CPU, budget_bytes=2**30, global_batch=2, micro_batch=2, max_compiles=1,
+        stacked_program(), Question(CPU, 2**30, 2, micro_batch=2), max_compiles=1,
         audit_recipe=audit_recipe,
     )  # fmt: skip
 

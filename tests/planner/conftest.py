@@ -10,8 +10,10 @@ import pytest
 
 from brim.compiled import Audit
 from brim.hardware.facts import Device
-from brim.planner import Compiled, Plan, compile_window, survey
+from brim.planner import Compiled, Plan, compile_window
 from brim.planner.compile import CompileFunction, audit_window
+from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.program import Program
 from brim.techniques import Recipe
 from planner.stacked import CPU, stacked_program
@@ -50,9 +52,7 @@ def reported(compile_recipe: CompileFunction) -> Plan:
     """A plan for `stacked_program` with a report: some candidates fit, some are over the budget."""
     return survey(
         stacked_program(sizes=True),
-        device=CPU,
-        budget_bytes=1200 * 2**10,
-        global_batch=8,
+        Question(CPU, 1200 * 2**10, 8),
         compile_recipe=compile_recipe,
         audit_recipe=audit_recipe,
     )

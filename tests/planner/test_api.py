@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +14,14 @@ import pytest
 
 import brim
 from brim.errors import DeviceError, NoPlanFits
+from brim.hardware.device import Device, named
+from brim.hardware.probe import cache_folder
+from brim.planner import Compiled, api, calibration, compile_window, shares
+from brim.planner.question import Question
+from brim.program import Program, from_mean_loss
+from brim.techniques import Accumulation, Recipe
+from planner.conftest import QUICK
+from planner.stacked import CPU
 
 
 def mlp_program() -> brim.Program:
@@ -56,3 +66,88 @@ def test_an_unknown_device_suggests_the_nearest() -> None:
     with pytest.raises(DeviceError) as error:
         brim.plan(mlp_program(), device="rtx-4080x", budget="1GiB", global_batch=8)
     assert error.value.hint == "did you mean `rtx-4080`?"
+
+
+# ---- the largest that fits
+
+
+def mlp(width: int) -> Program:
+    """A plain-JAX program whose state is 3 * 4 * 2 * 32 * width bytes."""
+
+    def init(key: Any) -> Any:
+        return {"in": jax.random.normal(key, (32, width)), "out": jnp.ones((width, 32))}, (), ()
+
+    def loss(params: Any, batch: Any, key: Any) -> jax.Array:
+        return jnp.square(jnp.tanh(batch @ params["in"]) @ params["out"]).mean()
+
+    return Program(init, from_mean_loss(loss), optax.adam(1e-3), jax.ShapeDtypeStruct((32,), jnp.float32))
+
+
+def quick(program: Program, recipe: Recipe, device: Device) -> Compiled:
+    return compile_window(program, replace(recipe, compiler_options=QUICK), device)
+
+
+def test_the_largest_of_a_foreign_program_fits_and_the_next_does_not() -> None:
+    budget = 1_500_000
+    lines: list[str] = []
+    found = brim.largest(
+        lambda n: mlp(64 * n),
+        range(1, 65),
+        what="width / 64",
+        device=CPU,
+        budget=budget,
+        global_batch=4,
+        progress=lines.append,
+        updates=100,
+        compile_recipe=quick,
+    )
+    assert found.plan.fits and found.plan.chosen.peak_bytes <= budget  # type: ignore[operator]
+    assert found.plan.updates == 100
+    above = found.border.above
+    assert above == found.number + 1
+    smallest = min(quick(mlp(64 * above), Recipe.of(4), CPU).memory.peak_bytes, budget + found.border.over_bytes)
+    assert smallest == budget + found.border.over_bytes > budget
+    assert sum(line.startswith("probe") for line in lines) == found.border.probes <= 12
+    assert found.line.startswith(f"largest width / 64 that fits: {found.number} ({above} needs over by ")
+
+
+# ---- shares that were measured before
+
+
+def test_calibrated_shares_are_used_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    card, measured = named("rtx-4090"), {"products": 0.4, "bandwidth": 0.7}
+    folder = cache_folder()
+    folder.mkdir(parents=True)
+    keys = map(shares._key, (card, CPU))
+    (folder / "shares.json").write_text(json.dumps(dict.fromkeys(keys, measured)), encoding="utf-8")
+    monkeypatch.setattr(api, "detect", lambda: CPU)
+    monkeypatch.setattr(calibration, "measure", None)
+
+    def question(device: Any) -> Question:
+        return api._question(device, "1GiB", None, 8, (), None, allow_lossy=False)
+
+    for device in (None, "rtx-4090", CPU):
+        found = question(device).device
+        assert (found.product_share, found.bandwidth_share) == (0.4, 0.7)
+    own = replace(CPU, product_share=0.2, bandwidth_share=0.3)
+    assert question(own).device == own
+    plan = brim.plan(mlp(64), global_batch=2, budget="1GiB", micro_batch=2)
+    assert (plan.device.product_share, plan.device.bandwidth_share) == (0.4, 0.7)
+
+
+def test_everything_that_a_plan_may_be_asked_reaches_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Question] = []
+
+    def survey(program: Any, question: Question, **how: Any) -> Any:
+        asked.append(question)
+        raise NoPlanFits("no search in this test")
+
+    monkeypatch.setattr(api, "survey", survey)
+    settled: dict[str, Any] = {"host_budget": "2GiB", "allow_lossy": True, "micro_batch": 2, "fixed": [Accumulation(4)]}
+    settled |= {"device": CPU, "budget": "1GiB", "global_batch": 8, "cache": False}
+    with pytest.raises(NoPlanFits):
+        brim.plan(mlp(64), **settled)
+    with pytest.raises(NoPlanFits):
+        brim.largest(mlp, [64], workers=0, **settled)
+    expected = Question(CPU, 2**30, 8, (Accumulation(4),), 2, host_budget_bytes=2**31, allow_lossy=True)
+    assert asked == [expected, expected]

@@ -17,6 +17,7 @@ from brim.models.settings import DecoderSettings
 from brim.planner import Plan
 from brim.planner.audited import thinned, with_report
 from brim.planner.compile import CompileFunction
+from brim.planner.question import Question
 from brim.planner.search import survey
 from brim.techniques import Accumulation, Recipe
 from brim.tree import tree_bytes
@@ -50,7 +51,7 @@ def test_json_round_trip_with_a_report(reported: Plan) -> None:
 
 def test_without_a_plan_the_report_is_about_the_smallest_found(compile_recipe: CompileFunction) -> None:
     plan = survey(
-        stacked_program(), device=CPU, budget_bytes=1, global_batch=ROWS, micro_batch=1,
+        stacked_program(), Question(CPU, 1, ROWS, micro_batch=1),
         compile_recipe=compile_recipe, audit_recipe=audit_recipe,
     )  # fmt: skip
     assert not plan.fits

@@ -18,6 +18,7 @@ import brim
 from brim.ops import Loss
 from brim.planner import Compiled, Plan, api, cache, compile_window, remembered
 from brim.planner.cache import Cache, key_of
+from brim.planner.question import Question
 from brim.program import Program
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, stacked_program
@@ -172,9 +173,9 @@ def searches(home: Path, found: Plan, monkeypatch: pytest.MonkeyPatch) -> list[o
     """Counts what is searched; every search finds the same."""
     counted: list[object] = []
 
-    def counting(*program: Any, **settings: Any) -> Plan:
-        counted.append(settings)
-        return replace(found, updates=settings["updates"], seconds=float(len(counted)))
+    def counting(program: Program, question: Question, **how: Any) -> Plan:
+        counted.append(question)
+        return replace(found, seconds=float(len(counted)))
 
     monkeypatch.setattr(api, "survey", counting)
     return counted
@@ -209,6 +210,8 @@ def test_another_question_is_searched_again(searches: list[object]) -> None:
         {"micro_batch": 2},
         {"fixed": (FULL,)},
         {"device": replace(CPU, kind="another CPU")},
+        {"host_budget": "1GiB"},
+        {"allow_lossy": True},
         {"program": replace(program, loss=other)},
         {"program": replace(program, clip_norm=1.0)},
         {"program": replace(program, learning_rate=lambda update: jnp.float32(1) / (1 + update))},
@@ -242,11 +245,11 @@ def test_a_damaged_plan_is_searched_again(searches: list[object], home: Path) ->
 def test_a_search_with_a_failed_compile_is_not_kept(kept: Cache, found: Plan) -> None:
     plan = found
     failed = replace(plan, candidates=(replace(plan.candidates[0], outcome="failed"), *plan.candidates[1:]))
-    key = remembered.search_key({}, CPU, 2**30)
+    key = remembered.search_key({}, Question(CPU, 2**30, 2))
     assert remembered.searched(kept, key, lambda: failed) is failed
     assert remembered.remembered(kept, key, CPU) is None
     remembered.searched(kept, key, lambda: plan)
-    assert remembered.remembered(kept, key, CPU, updates=10) == plan
+    assert remembered.remembered(kept, key, CPU) == plan
 
 
 def test_a_key_does_not_depend_on_the_order_of_facts() -> None:

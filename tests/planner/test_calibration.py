@@ -11,22 +11,13 @@ import pytest
 
 from brim.hardware.device import named
 from brim.hardware.facts import Device
-from brim.planner import calibration
-from brim.planner.calibration import (
-    CASES,
-    Case,
-    Shares,
-    Timed,
-    basis,
-    calibrated,
-    fitted,
-    is_calibrated,
-    known,
-    measure,
-)
+from brim.planner import calibration, shares
+from brim.planner.calibration import CASES, Case, Timed, calibrated, fitted, measure
 from brim.planner.compile import CompileFunction
 from brim.planner.cost import BANDWIDTH_SHARE, PRODUCT_SHARE, Cost, Work
+from brim.planner.question import Question
 from brim.planner.search import consider, decide
+from brim.planner.shares import Shares, basis, is_calibrated, known
 from brim.planner.traffic import Traffic
 from planner.stacked import CPU, stacked_program
 
@@ -67,8 +58,8 @@ def test_predicted_as_the_cost_model_predicts() -> None:
     work = Work({"float32": 4e10}, Traffic(products=3e8, elementwise=5e8, loops=2e8, kernels=100))
     timed = Timed(0.4, 3e8, 7e8, Cost.of(work, CPU).terms["kernels"], 1.0)
     for device in (CPU, replace(CPU, product_share=0.3, bandwidth_share=1.7)):
-        shares = Shares(device.product_share or PRODUCT_SHARE, device.bandwidth_share or BANDWIDTH_SHARE)
-        assert timed.predicted_seconds(shares, 1e10) == pytest.approx(Cost.of(work, device).seconds)
+        assumed = Shares(device.product_share or PRODUCT_SHARE, device.bandwidth_share or BANDWIDTH_SHARE)
+        assert timed.predicted_seconds(assumed, 1e10) == pytest.approx(Cost.of(work, device).seconds)
 
 
 def test_it_is_measured_once_and_used_by_later_plans(counted: list[Device], tmp_path: Path) -> None:
@@ -93,7 +84,7 @@ def test_a_busy_machine_is_not_measured(counted: list[Device], tmp_path: Path, m
     "record", ["{}", "[]", "no json", '"x"', '{"products": 0.5}', '{"products": 9, "bandwidth": 1}']
 )
 def test_a_damaged_record_is_as_if_not_there(record: str, tmp_path: Path, counted: list[Device]) -> None:
-    (tmp_path / "shares.json").write_text(f'{{"{calibration._key(CPU)}": {record}}}')
+    (tmp_path / "shares.json").write_text(f'{{"{shares._key(CPU)}": {record}}}')
     assert known(CPU, tmp_path) == CPU
     assert is_calibrated(calibrated(CPU, tmp_path)) and len(counted) == 1
 
@@ -126,12 +117,11 @@ def test_calibration_never_changes_which_candidates_fit(compile_recipe: CompileF
     budgets = (300 * 2**10, 800 * 2**10, 2**21)
     outcomes = []
     for device in (CPU, odd):
-        prospects = consider(program, device=device, global_batch=8)
+        prospects = consider(program, Question(device, 2**30, 8))
         assert [p.cost.seconds for p in prospects] == sorted(p.cost.seconds for p in prospects)
         bounds = {(p.recipe.techniques, p.recipe.micro_batch): p.option.bound for p in prospects}
         plans = [
-            decide(program, prospects, device=device, budget_bytes=budget, compile_recipe=compile_recipe)
-            for budget in budgets
+            decide(program, prospects, Question(device, budget, 8), compile_recipe=compile_recipe) for budget in budgets
         ]
         peaks = [
             {(c.recipe.techniques, c.recipe.micro_batch): c.peak_bytes for c in p.candidates if c.compiled}

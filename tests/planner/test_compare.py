@@ -9,9 +9,11 @@ import pytest
 
 from brim.errors import DeviceError, SettingsError
 from brim.hardware.device import named
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.compare import Asked, Comparison, asked_devices, compare
 from brim.planner.compile import CompileFunction
+from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.quantities import format_bytes
 from planner.stacked import CPU, stacked_program
 
@@ -20,14 +22,8 @@ BUDGET = 1200 * 2**10
 
 @pytest.fixture(scope="module")
 def plan(compile_recipe: CompileFunction) -> Plan:
-    return survey(
-        stacked_program(sizes=True),
-        device=CPU,
-        budget_bytes=BUDGET,
-        global_batch=8,
-        updates=2000,
-        compile_recipe=compile_recipe,
-    )
+    plan = survey(stacked_program(sizes=True), Question(CPU, BUDGET, 8), compile_recipe=compile_recipe)
+    return replace(plan, updates=2000)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from brim.planner.cost import BANDWIDTH_SHARE, KERNEL_SECONDS, LINK_SHARE, PRODUCT_SHARE, Cost, CostModel, Work
+from brim.planner.cost import BANDWIDTH_SHARE, KERNEL_SECONDS, LINK_SHARE, PRODUCT_SHARE, Cost, Work
+from brim.planner.cost_model import CostModel
 from brim.planner.traffic import Traffic
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, HIDDEN, LAYERS, LENGTH, WIDTH, stacked_program

@@ -13,8 +13,10 @@ from rich.console import Console
 
 from brim.errors import CheckpointError
 from brim.hardware.device import named
-from brim.planner import Plan, survey
+from brim.planner import Plan
 from brim.planner.compile import CompileFunction
+from brim.planner.question import Question
+from brim.planner.search import survey
 from brim.planner.space import settings_of
 from brim.planner.table import settings_words, shared_settings
 from planner.conftest import QUICK
@@ -27,15 +29,8 @@ BUDGET = 1200 * 2**10
 @pytest.fixture(scope="module")
 def plan(compile_recipe: CompileFunction) -> Plan:
     program = stacked_program(sizes=True)
-    return survey(
-        program,
-        device=CPU,
-        budget_bytes=BUDGET,
-        global_batch=ROWS,
-        updates=2000,
-        price_per_hour=1.8,
-        compile_recipe=compile_recipe,
-    )
+    found = survey(program, Question(CPU, BUDGET, ROWS), compile_recipe=compile_recipe)
+    return replace(found, updates=2000, price_per_hour=1.8)
 
 
 def test_json_round_trip(plan: Plan) -> None:
@@ -132,9 +127,7 @@ def test_a_terminal_gets_the_same_table_in_colour(plan: Plan) -> None:
 
 
 def test_a_search_without_a_plan_shows_the_smallest(compile_recipe: CompileFunction) -> None:
-    plan = survey(
-        stacked_program(), device=CPU, budget_bytes=1, global_batch=ROWS, micro_batch=1, compile_recipe=compile_recipe
-    )
+    plan = survey(stacked_program(), Question(CPU, 1, ROWS, micro_batch=1), compile_recipe=compile_recipe)
     assert "smallest found" in str(plan) and "over by" in str(plan)
 
 

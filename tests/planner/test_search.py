@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import pytest
 
-from brim.errors import NoPlanFits, SettingsError, TechniqueError
-from brim.planner import Candidate, Plan, search, survey
+from brim.errors import NoPlanFits, TechniqueError
+from brim.planner import Candidate, Plan
 from brim.planner.compile import CompileFunction
-from brim.planner.search import consider, decide
+from brim.planner.question import Question
+from brim.planner.search import consider, decide, search, survey
 from brim.planner.verdicts import Prospect
 from brim.program import Program
 from brim.techniques import Accumulation, Recipe, Rematerialization
@@ -21,6 +22,10 @@ ROWS = 8
 KIB = 2**10
 
 
+def asked(budget_bytes: int = 2**30, **settled: Any) -> Question:
+    return Question(CPU, budget_bytes, ROWS, **settled)
+
+
 @pytest.fixture(scope="module")
 def program() -> Program:
     return stacked_program()
@@ -28,13 +33,13 @@ def program() -> Program:
 
 @pytest.fixture(scope="module")
 def prospects(program: Program) -> tuple[Prospect, ...]:
-    return consider(program, device=CPU, global_batch=ROWS)
+    return consider(program, asked())
 
 
 @pytest.fixture(scope="module")
 def everything(program: Program, prospects: tuple[Prospect, ...], compile_recipe: CompileFunction) -> list[Candidate]:
     """Brute force: every candidate in the order of predicted speed, each with its compiled peak."""
-    plan = decide(program, prospects, device=CPU, budget_bytes=2**40, compile_recipe=compile_recipe)
+    plan = decide(program, prospects, asked(2**40), compile_recipe=compile_recipe)
     return [replace(c, memory=compile_recipe(program, c.recipe, CPU).memory) for c in plan.candidates]
 
 
@@ -56,10 +61,8 @@ def plans(
     """A plan for every budget, smallest budget first."""
     if request.param == "formulas":
         program = stacked_program(sizes=True)
-        prospects = consider(program, device=CPU, global_batch=ROWS)
-    return [
-        decide(program, prospects, device=CPU, budget_bytes=budget, compile_recipe=compile_recipe) for budget in budgets
-    ]
+        prospects = consider(program, asked())
+    return [decide(program, prospects, asked(budget), compile_recipe=compile_recipe) for budget in budgets]
 
 
 def peak_of(candidate: Candidate) -> int:
@@ -114,10 +117,7 @@ def test_the_same_search_replays(
     program: Program, everything: list[Candidate], compile_recipe: CompileFunction
 ) -> None:
     budget = sorted(map(peak_of, everything))[len(everything) // 2]
-    first, second = (
-        survey(program, device=CPU, budget_bytes=budget, global_batch=ROWS, compile_recipe=compile_recipe)
-        for _ in range(2)
-    )
+    first, second = (survey(program, asked(budget), compile_recipe=compile_recipe) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
 
 
@@ -125,7 +125,7 @@ def test_reasons_say_how_much_too_large(
     program: Program, prospects: tuple[Prospect, ...], everything: list[Candidate], compile_recipe: CompileFunction
 ) -> None:
     budget = min(map(peak_of, everything)) + 100
-    plan = decide(program, prospects, device=CPU, budget_bytes=budget, compile_recipe=compile_recipe)
+    plan = decide(program, prospects, asked(budget), compile_recipe=compile_recipe)
     over = next(candidate for candidate in plan.candidates if candidate.outcome == "over")
     assert f"over by {(peak_of(over) - budget) / KIB:.1f} KiB" in over.reason
     ruled = next(candidate for candidate in plan.candidates if candidate.outcome == "ruled out")
@@ -138,9 +138,7 @@ def test_progress_is_told_for_every_compile(
 ) -> None:
     said: list[str] = []
     budget = 700 * KIB
-    plan = decide(
-        program, prospects, device=CPU, budget_bytes=budget, compile_recipe=compile_recipe, progress=said.append
-    )
+    plan = decide(program, prospects, asked(budget), compile_recipe=compile_recipe, progress=said.append)
     assert said[0].startswith(f"{len(plan.candidates)} candidates, ")
     assert len(said) == 1 + plan.compiles
     assert all(line.startswith(f"compiled {count} of about ") for count, line in enumerate(said[1:], start=1))
@@ -149,7 +147,7 @@ def test_progress_is_told_for_every_compile(
 
 def test_when_nothing_fits_the_smallest_and_the_ways_out_are_said(program: Program) -> None:
     with pytest.raises(NoPlanFits) as caught:
-        search(program, device=CPU, budget_bytes=10 * KIB, global_batch=2, fixed=(Rematerialization("full"),))
+        search(program, Question(CPU, 10 * KIB, 2, (Rematerialization("full"),)))
     message, hint = caught.value.message, caught.value.hint
     assert "no plan fits 10.0 KiB on cpu: the smallest that was found is 1 x 2, " in message
     assert "parameters 128.0 KiB" in message and "over by" in message
@@ -166,7 +164,7 @@ def test_when_only_activations_are_in_the_way_the_hint_says_by_how_much(
     smallest = min(everything, key=peak_of)
     assert smallest.memory is not None
     budget = peak_of(smallest) - 2 * KIB
-    plan = decide(program, prospects, device=CPU, budget_bytes=budget, compile_recipe=compile_recipe)
+    plan = decide(program, prospects, asked(budget), compile_recipe=compile_recipe)
     assert not plan.fits
     with pytest.raises(NoPlanFits, match=r"over by 2\.0 KiB") as caught:
         _ = plan.recipe
@@ -176,13 +174,11 @@ def test_when_only_activations_are_in_the_way_the_hint_says_by_how_much(
 
 def test_a_given_micro_batch_and_fixed_techniques_are_kept(program: Program, compile_recipe: CompileFunction) -> None:
     fixed = (Rematerialization("full"), Accumulation(4))
-    plan = survey(
-        program, device=CPU, budget_bytes=2**30, global_batch=ROWS, fixed=fixed, compile_recipe=compile_recipe
-    )
+    plan = survey(program, asked(fixed=fixed), compile_recipe=compile_recipe)
     (only,) = plan.candidates
     assert only.recipe.micro_batch == 2 and all(only.recipe[technique.name] == technique for technique in fixed)
     assert plan.fixed == ("rematerialization", "accumulation")
-    given = consider(program, device=CPU, global_batch=ROWS, micro_batch=4)
+    given = consider(program, asked(micro_batch=4))
     assert {prospect.recipe.micro_batch for prospect in given} == {4}
 
 
@@ -194,7 +190,7 @@ def test_what_the_compiler_refuses_is_a_reason_and_no_end(
             raise jax.errors.JaxRuntimeError("INTERNAL: no\nmore")
         return compile_recipe(program, recipe, device)
 
-    plan = decide(program, prospects, device=CPU, budget_bytes=2**30, compile_recipe=refusing)
+    plan = decide(program, prospects, asked(), compile_recipe=refusing)
     assert (plan.recipe.micro_batch, plan.recipe["rematerialization"]) == (ROWS, Rematerialization("full"))
     refused = [candidate for candidate in plan.candidates if candidate.outcome == "failed"]
     assert refused[0].reason == "the compiler refused it: INTERNAL: no"
@@ -204,7 +200,7 @@ def test_a_limit_on_compiles_is_said(
     program: Program, prospects: tuple[Prospect, ...], everything: list[Candidate], compile_recipe: CompileFunction
 ) -> None:
     budget = min(map(peak_of, everything)) + 10
-    plan = decide(program, prospects, device=CPU, budget_bytes=budget, compile_recipe=compile_recipe, max_compiles=1)
+    plan = decide(program, prospects, asked(budget), compile_recipe=compile_recipe, max_compiles=1)
     assert plan.compiles <= 3
     assert any("the limit of" in candidate.reason for candidate in plan.candidates)
     assert not plan.fits or "predicted faster were not compiled" in plan.chosen.reason
@@ -219,10 +215,9 @@ def test_a_host_budget_is_carried_into_the_plan_and_rejects_with_a_reason(
         host = 0 if recipe["rematerialization"] == Rematerialization("full") else 5 * 2**20
         return replace(compiled, memory=replace(compiled.memory, host=host))
 
-    settings = {"device": CPU, "budget_bytes": 2**30, "compile_recipe": with_host}
-    free = decide(program, prospects, **settings)  # type: ignore[arg-type]
+    free = decide(program, prospects, asked(), compile_recipe=with_host)
     assert free.host_budget_bytes is None and free.chosen.memory.host > 0  # type: ignore[union-attr]
-    plan = decide(program, prospects, host_budget_bytes=2**20, **settings)  # type: ignore[arg-type]
+    plan = decide(program, prospects, asked(host_budget_bytes=2**20), compile_recipe=with_host)
     assert plan.host_budget_bytes == plan.to_json()["host_budget_bytes"] == 2**20
     assert plan.recipe["rematerialization"] == Rematerialization("full")
     rejected = [candidate for candidate in plan.candidates if candidate.outcome == "over"]
@@ -230,16 +225,10 @@ def test_a_host_budget_is_carried_into_the_plan_and_rejects_with_a_reason(
     assert all(candidate.memory.host <= 2**20 for candidate in plan.candidates if candidate.fits)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("wrong", [{"budget_bytes": 0}, {"micro_batch": 3}, {"global_batch": 0}])
-def test_wrong_arguments_are_errors(program: Program, wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        search(program, **{"device": CPU, "budget_bytes": 2**30, "global_batch": ROWS, **wrong})
-
-
 def test_an_empty_space_is_an_error(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rematerialization, "options", classmethod(lambda cls, program, device: ()))
     with pytest.raises(TechniqueError, match="no setting of the techniques works"):
-        search(program, device=CPU, budget_bytes=2**30, global_batch=ROWS)
+        search(program, asked())
 
 
 def test_the_grid_itself_is_worth_searching(everything: list[Candidate]) -> None:

@@ -3,50 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from brim.errors import SettingsError, TechniqueError
+from brim.errors import TechniqueError
 from brim.planner import space
+from brim.planner.question import Question
 from brim.planner.space import micro_batches, recipes, settings_of, with_plain, with_steps
-from brim.techniques import REGISTRY, Accumulation, Precision, Recipe, Rematerialization
+from brim.techniques import REGISTRY, Accumulation, Precision, Recipe, Rematerialization, Technique
 from planner.stacked import CPU, stacked_program
 from programs import batch_norm_program
 
 
+def asked(rows: int, *fixed: Technique, **settled: Any) -> Question:
+    return Question(CPU, 2**30, rows, fixed, **settled)
+
+
 def test_every_divisor_of_the_global_batch_largest_first() -> None:
-    assert micro_batches(stacked_program(), 12, None, ()) == (12, 6, 4, 3, 2, 1)
+    assert micro_batches(stacked_program(), asked(12)) == (12, 6, 4, 3, 2, 1)
 
 
 def test_what_is_given_is_not_searched() -> None:
     program = stacked_program()
-    assert micro_batches(program, 12, 3, ()) == (3,)
-    assert micro_batches(program, 12, None, (Accumulation(6),)) == (2,)
+    assert micro_batches(program, asked(12, micro_batch=3)) == (3,)
+    assert micro_batches(program, asked(12, Accumulation(6))) == (2,)
 
 
 def test_programs_with_dependent_rows_keep_their_batch_whole() -> None:
-    assert micro_batches(batch_norm_program(), 12, None, ()) == (12,)
-    assert micro_batches(batch_norm_program(), 12, 4, ()) == (4,)
-
-
-@pytest.mark.parametrize(
-    ("micro_batch", "fixed", "message"),
-    [
-        (5, (), "`micro_batch` is 5; expected a divisor of the global batch, 12"),
-        (0, (), "`micro_batch` is 0"),
-        (None, (Accumulation(5),), "`accumulation.steps` is 5"),
-        (4, (Accumulation(6),), "micro-batch 4 x accumulation 6 is not the global batch 12"),
-    ],
-)
-def test_what_does_not_divide_the_global_batch_is_an_error(micro_batch: int, fixed: tuple, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        micro_batches(stacked_program(), 12, micro_batch, fixed)
+    assert micro_batches(batch_norm_program(), asked(12)) == (12,)
+    assert micro_batches(batch_norm_program(), asked(12, micro_batch=4)) == (4,)
 
 
 def test_the_space_is_the_product_at_a_fixed_global_batch() -> None:
     program = stacked_program()
-    found = list(recipes(program, CPU, 6, (6, 3, 2, 1), ()))
+    found = list(recipes(program, asked(6)))
     options = 1
     for kind in REGISTRY:
         options *= len(kind.options(program, CPU))
@@ -56,14 +47,14 @@ def test_the_space_is_the_product_at_a_fixed_global_batch() -> None:
 
 def test_fixed_techniques_stand_in_every_recipe() -> None:
     fixed = (Rematerialization("full"), Precision("bfloat16"))
-    for recipe in recipes(stacked_program(), CPU, 4, (4, 2), fixed):
+    for recipe in recipes(stacked_program(), asked(4, *fixed)):
         assert recipe["rematerialization"] == fixed[0] and recipe["precision"] == fixed[1]
 
 
 def test_a_fixed_technique_that_cannot_work_is_an_error() -> None:
     program = replace(stacked_program(), calls=frozenset())
     with pytest.raises(TechniqueError, match=r"rematerialization .* cannot be used: the program calls no stack"):
-        list(recipes(program, CPU, 4, (4,), (Rematerialization("full"),)))
+        list(recipes(program, asked(4, Rematerialization("full"))))
 
 
 @dataclass(frozen=True)
@@ -94,7 +85,7 @@ def test_lossy_impossible_and_conflicting_settings_are_left_out(monkeypatch: pyt
     registry = (*REGISTRY, Odd)
     monkeypatch.setattr(space, "REGISTRY", registry)
     monkeypatch.setattr("brim.techniques.recipe.REGISTRY", registry)
-    found = list(recipes(stacked_program(), CPU, 2, (2,), ()))
+    found = list(recipes(stacked_program(), asked(2)))
     assert {recipe["odd"].kind for recipe in found} == {"plain", "good"}  # type: ignore[attr-defined]
     assert all(r["rematerialization"].is_plain for r in found if r["odd"].kind == "good")  # type: ignore[attr-defined]
 
@@ -103,9 +94,9 @@ def test_lossy_settings_are_searched_when_that_is_allowed(monkeypatch: pytest.Mo
     registry = (*REGISTRY, Odd)
     monkeypatch.setattr(space, "REGISTRY", registry)
     monkeypatch.setattr("brim.techniques.recipe.REGISTRY", registry)
-    found = list(recipes(stacked_program(), CPU, 2, (2,), (), allow_lossy=True))
+    found = list(recipes(stacked_program(), asked(2, allow_lossy=True)))
     assert {recipe["odd"].kind for recipe in found} == {"plain", "lossy", "good"}  # type: ignore[attr-defined]
-    fixed = list(recipes(stacked_program(), CPU, 2, (2,), (Odd(kind="lossy"),)))
+    fixed = list(recipes(stacked_program(), asked(2, Odd(kind="lossy"))))
     assert {recipe["odd"].kind for recipe in fixed} == {"lossy"}  # type: ignore[attr-defined]
 
 

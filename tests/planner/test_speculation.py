@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from brim.planner.bounds import Bound
 from brim.planner.compile import Compiled, CompileFunction
+from brim.planner.question import Question
 from brim.planner.search import consider, decide
 from brim.planner.selection import Option, Selection
 from brim.techniques import Recipe
@@ -108,17 +109,18 @@ class Hasty:
 
 def test_a_plan_does_not_depend_on_which_guesses_finish(compile_recipe: CompileFunction) -> None:
     program = stacked_program(sizes=True)
-    prospects = consider(program, device=CPU, global_batch=8)
+    prospects = consider(program, Question(CPU, 2**30, 8))
 
     def compiled(recipe: Recipe) -> Compiled:
         return compile_recipe(program, recipe, CPU)
 
     guesses = 0
     for budget in (500 * KIB, 700 * KIB, 1200 * KIB):
-        known = decide(program, prospects, device=CPU, budget_bytes=budget, compile_recipe=compile_recipe)
+        question = Question(CPU, budget, 8)
+        known = decide(program, prospects, question, compile_recipe=compile_recipe)
         for seed in range(5):
             hasty = Hasty(compiled, seed)
-            plan = decide(program, prospects, device=CPU, budget_bytes=budget, workers=hasty)  # type: ignore[arg-type]
+            plan = decide(program, prospects, question, workers=hasty)  # type: ignore[arg-type]
             assert replace(plan, seconds=0) == replace(known, seconds=0)
             guesses += hasty.guesses
     assert guesses > 20

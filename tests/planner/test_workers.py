@@ -23,6 +23,7 @@ from brim.hardware import host
 from brim.hardware.device import named
 from brim.planner import Plan
 from brim.planner.compile import compile_window
+from brim.planner.question import Question
 from brim.planner.search import consider, decide
 from brim.planner.verdicts import Prospect
 from brim.planner.workers import WORKER_BYTES, Workers, cannot_travel, worker_count, worth_workers
@@ -36,12 +37,12 @@ FULL = Rematerialization("full")
 
 @pytest.fixture(scope="module")
 def prospects() -> tuple[Prospect, ...]:
-    return consider(stacked_program(sizes=True), device=CPU, global_batch=ROWS, fixed=(FULL,))
+    return consider(stacked_program(sizes=True), Question(CPU, BUDGET, ROWS, (FULL,)))
 
 
 def plan_with(workers: Workers | None, prospects: tuple[Prospect, ...], budget: int = BUDGET) -> Plan:
     program = stacked_program(sizes=True)
-    return replace(decide(program, prospects, device=CPU, budget_bytes=budget, workers=workers), seconds=0)
+    return replace(decide(program, prospects, Question(CPU, budget, ROWS, (FULL,)), workers=workers), seconds=0)
 
 
 def gone(pid: int) -> bool:

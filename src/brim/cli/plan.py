@@ -15,13 +15,14 @@ from brim.cli.arguments import read_with_overrides, require_price
 from brim.cli.plan_goals import Goal, run_devices, run_goal, tell
 from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError, SettingsError
 from brim.hardware.device import Device, detect, find, reading_of
-from brim.planner import Plan, default_budget, report
+from brim.planner import Plan, report
 from brim.planner.cache import Cache
-from brim.planner.calibration import basis, calibrated, known
+from brim.planner.shares import basis, is_calibrated, known
 from brim.quantities import parse_bytes
 from brim.runfile import RunFile
 from brim.settings import require
-from brim.supervisor.planning import Request, plan_of
+from brim.supervisor.planning import plan_of
+from brim.supervisor.request import Request
 from brim.supervisor.vocabulary import with_known_vocabulary
 
 
@@ -92,9 +93,13 @@ def run(arguments: list[str]) -> int:
 
 def make_plan(options: Arguments, run_file: RunFile) -> Plan:
     """The plan of a run for the device and budget that the options name."""
+    return plan_of(run_file, _request(options))
+
+
+def _request(options: Arguments) -> Request:
     if options.workers is not None:
         require(options.workers >= 0, "--workers", options.workers, "0 or more processes", hint="0: this one alone")
-    request = Request(
+    return Request(
         device=_device(options),
         budget_bytes=parse_bytes(options.budget) if options.budget else None,
         price_per_hour=options.price_per_hour,
@@ -104,7 +109,6 @@ def make_plan(options: Arguments, run_file: RunFile) -> Plan:
         cache=Cache.of_user() if options.cache else None,
         progress=tell,
     )
-    return plan_of(run_file, request)
 
 
 def _asked_tables(options: Arguments, plan: Plan) -> list[RenderableType]:
@@ -140,29 +144,18 @@ def _run_many(options: Arguments, run_file: RunFile) -> int:
 
         return run_devices(options.devices, options.price_per_hour, plan_on, as_json=options.json)
     assert options.goal is not None
-    from brim.supervisor import setup  # loads the data pipeline, which a kept plan does without
-
-    run_file = with_known_vocabulary(run_file)
-    setup.enable_compilation_cache()
-    device = _device(options)
-    asked = parse_bytes(options.budget) if options.budget else run_file.settings.plan.budget_bytes
-    budget_bytes = asked or default_budget(device)
-    one_budget = replace(options, budget=str(budget_bytes))  # what is free may change while it searches
-    return run_goal(
-        options.goal,
-        run_file,
-        device,
-        budget_bytes,
-        setup.build_program,
-        lambda run: make_plan(one_budget, run),
-        as_json=options.json,
-    )
+    return run_goal(options.goal, with_known_vocabulary(run_file), _request(options), as_json=options.json)
 
 
 def _device(options: Arguments) -> Device:
     if options.device is not None:
         return known(_asked(options.device))
-    return calibrated(detect(), progress=tell)
+    device = known(detect())
+    if is_calibrated(device):
+        return device
+    from brim.planner.calibration import calibrated  # loads Optax and models, which a kept plan does without
+
+    return calibrated(device, progress=tell)
 
 
 def _asked(name: str) -> Device:

@@ -11,17 +11,17 @@ from typing import Any, Literal
 from rich.console import Console
 
 from brim.errors import EXIT_DONE, EXIT_NO_PLAN
-from brim.hardware.facts import Device
 from brim.models.ladder import ladder, series_of, sizes_in_words
 from brim.models.settings import DecoderSettings
 from brim.models.shape import DecoderShape, parameter_count
 from brim.planner import Plan
-from brim.planner.calibration import basis
+from brim.planner.border import Border, border_of
 from brim.planner.compare import asked_devices, compare
-from brim.planner.goals import Border, Probe, border_of
-from brim.program import Program
+from brim.planner.shares import basis
 from brim.quantities import format_count
 from brim.runfile import RunFile
+from brim.supervisor.planning import plan_of
+from brim.supervisor.request import Request, budget_of
 from brim.techniques import Accumulation
 
 Goal = Literal["largest-model", "largest-micro-batch", "longest-context"]
@@ -62,37 +62,24 @@ def run_devices(text: str, price_per_hour: float | None, plan_for: Callable[...,
     return EXIT_DONE if found.fits else EXIT_NO_PLAN
 
 
-def run_goal(
-    goal: Goal,
-    run: RunFile,
-    device: Device,
-    budget_bytes: int,
-    build: Callable[[RunFile], Program],
-    plan_for: Callable[[RunFile], Plan],
-    *,
-    as_json: bool,
-) -> int:
+def run_goal(goal: Goal, run: RunFile, request: Request, *, as_json: bool) -> int:
     """Search along one axis, print the plan of the largest that fits, and one line that says what it is.
 
     Args:
         run: with its vocabulary known.
-        build: a run's program.
-        plan_for: a run's whole plan, for the same device and budget.
 
     Raises:
         NoPlanFits: if nothing on the axis fits.
     """
-    axis = axis_of(goal, run, budget_bytes)
+    from brim.supervisor.searching import probing  # loads the data pipeline and Optax, which a kept plan does without
 
-    def over_bytes(run: RunFile) -> int:
-        train = run.settings.train
-        probe = Probe(device, budget_bytes, train.global_batch, run.techniques, train.micro_batch)
-        return probe.over_bytes(build(run))
-
-    border = border_of(
-        axis.runs, over_bytes, what=axis.what, words=axis.words, size=axis.size, start=axis.start, progress=tell
-    )
-    plan = plan_for(border.value)
+    request = replace(request, budget_bytes=budget_of(run, request))  # what is free may change while it searches
+    axis = axis_of(goal, run, budget_of(run, request))
+    with probing(axis.runs[axis.start], request) as over_bytes:
+        border = border_of(
+            axis.runs, over_bytes, what=axis.what, words=axis.words, size=axis.size, start=axis.start, progress=tell
+        )
+    plan = plan_of(border.value, request)
     settings = axis.settings(border.value)
     if as_json:
         print(json.dumps({**plan.to_json(), "goal": record(goal, border, settings)}, indent=2))

@@ -1,4 +1,4 @@
-"""What share of its speeds a device really reaches in training steps: measured once, kept, used by later plans.
+"""Measures what share of its speeds a device really reaches in training steps; shares.py says what for.
 
 cost.py divides FLOPs and bytes by a share of the device's peak and of its bandwidth. Assumed, both are numbers for a
 device in general. Here two fixed small decoders are trained for some steps: one whose time goes into matrix products,
@@ -6,20 +6,15 @@ one whose time goes into moving bytes. The two shares are those with which cost.
 of the bandwidth may exceed 1: it also makes up for how much XLA fuses, which cost.py can only assume, and for caches.
 
     device = calibrated(detect())       # measured now or earlier; as it was on a busy machine
-    device = known(named("rtx-4090"))   # from an earlier measurement on such a device only
 
-The result lies below the user's cache folder, under the kind of device and JAX's version. On a machine where more
-programs run than there are processors nothing is measured, because every step would look slower than it is. A GPU is
-measured by a process of its own, so that JAX does not start on it here.
-
-The shares order candidates by time. They never decide what fits: bounds, targets and compiled programs do not see them.
+The result is kept (shares.py). On a machine where more programs run than there are processors nothing is measured,
+because every step would look slower than it is. A GPU is measured by a process of its own, so that JAX does not start
+on it here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import math
 import os
@@ -37,28 +32,31 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from brim.hardware import host, probe
+from brim.hardware import probe
 from brim.hardware.device import detect
 from brim.hardware.facts import Device
 from brim.models.decoder import decoder_program
 from brim.models.settings import DecoderSettings
-from brim.planner.cost import KERNEL_SECONDS, work_of
+from brim.planner.cost import KERNEL_SECONDS
+from brim.planner.cost_model import work_of
+from brim.planner.shares import (
+    LEAST_SHARE,
+    MOST_BANDWIDTH_SHARE,
+    MOST_PRODUCT_SHARE,
+    Shares,
+    is_calibrated,
+    is_plausible,
+    keep,
+    known,
+    with_shares,
+)
 from brim.techniques import AttentionKernel, Precision, Recipe
 from brim.training.step import Step
 
-MOST_PRODUCT_SHARE, MOST_BANDWIDTH_SHARE, LEAST_SHARE = 1.25, 4.0, 0.02
 _STEPS_PER_DECADE = 60
 _TRY_SECONDS = 0.3
 _LEAST_RUNS = 4
 _CHILD_TIMEOUT_SECONDS = 240
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Share of the peak in matrix products, and of the bandwidth in everything else."""
-
-    products: float
-    bandwidth: float
 
 
 @dataclass(frozen=True)
@@ -116,34 +114,8 @@ def calibrated(
     shares = measure(device) if device.platform == "cpu" else _measured_in_child()
     if shares is None:
         return device
-    path = _path(cache_folder)
-    with contextlib.suppress(OSError):  # it is measured again the next time, and nothing else
-        probe.write_kept(path, {**probe.read_kept(path), _key(device): dataclasses.asdict(shares)})
-    return _with(device, shares)
-
-
-def known(device: Device, cache_folder: Path | None = None) -> Device:
-    """The device with shares that were measured earlier on one of its kind; as it was if there are none."""
-    try:
-        shares = Shares(**probe.read_kept(_path(cache_folder))[_key(device)])
-    except (KeyError, TypeError):
-        return device
-    return _with(device, shares) if _plausible(shares) else device
-
-
-def is_calibrated(device: Device) -> bool:
-    """Whether the shares of a device were measured."""
-    return device.product_share is not None and device.bandwidth_share is not None
-
-
-def basis(device: Device) -> str:
-    """What predicted times rest on, in a few words that every plan should say."""
-    if device.product_share is None or device.bandwidth_share is None:
-        return "uncalibrated: a prediction"
-    return (
-        f"calibrated on this device: {device.product_share:.0%} of its peak in products, "
-        f"{device.bandwidth_share:.0%} of its bandwidth"
-    )
+    keep(device, shares, cache_folder)
+    return with_shares(device, shares)
 
 
 def measure(device: Device, cases: Sequence[Case] = ()) -> Shares:
@@ -230,29 +202,7 @@ def _measured_in_child() -> Shares | None:
         shares = Shares(**json.loads(done.stdout))
     except (subprocess.SubprocessError, OSError, ValueError, TypeError):
         return None  # plans go on with what is assumed, and say so
-    return shares if _plausible(shares) else None
-
-
-def _plausible(shares: Shares) -> bool:
-    try:
-        return LEAST_SHARE <= shares.products <= MOST_PRODUCT_SHARE and LEAST_SHARE <= shares.bandwidth <= (
-            MOST_BANDWIDTH_SHARE
-        )
-    except TypeError:
-        return False
-
-
-def _with(device: Device, shares: Shares) -> Device:
-    return dataclasses.replace(device, product_share=shares.products, bandwidth_share=shares.bandwidth)
-
-
-def _key(device: Device) -> str:
-    count = f" x {host.processor_count()}" if device.platform == "cpu" else ""
-    return f"{device.kind}{count}, JAX {importlib.metadata.version('jax')}"
-
-
-def _path(cache_folder: Path | None) -> Path:
-    return (cache_folder or probe.cache_folder()) / "shares.json"
+    return shares if is_plausible(shares) else None
 
 
 if __name__ == "__main__":

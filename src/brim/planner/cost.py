@@ -9,10 +9,7 @@
                   they hardly overlap with computing
 
 The terms add up, because one kernel waits for the other on one device. FLOPs and bytes are counted on the jaxpr of the
-whole step, so recomputation, accumulation and the optimizer are in them. Tracing takes longer than counting, so each
-setting of the techniques is traced once, with the fewest micro-batches. At a fixed global batch, what more
-micro-batches add (weights read again, gradients summed) is linear in their number and nearly the same for all settings:
-it is traced for one setting only.
+whole step (cost_model.py), so recomputation, accumulation and the optimizer are in them.
 
 This is a prediction, good for an order of candidates. `KERNEL_SECONDS` and `LINK_SHARE` are assumed; so are the shares
 of peak and bandwidth, unless steps were measured on the device (calibration.py), and then times read off them are right
@@ -21,27 +18,17 @@ to a factor of two, not to a percent. None of this decides what fits: that is th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import jax
-
 from brim.hardware.facts import Device
-from brim.hardware.flops import count_flops
 from brim.hardware.roofline import utilization
-from brim.planner.space import with_plain, with_steps
-from brim.planner.traffic import Traffic, count_traffic
-from brim.program import Program
-from brim.techniques import Recipe, Technique
-from brim.training.assemble import assemble
+from brim.planner.traffic import Traffic
 
 PRODUCT_SHARE = 0.6
 BANDWIDTH_SHARE = 0.8
 LINK_SHARE = 0.8
 KERNEL_SECONDS = {"gpu": 2e-6, "tpu": 2e-6, "cpu": 5e-6}
-
-RECOMPUTING_POINTS = frozenset({"residuals", "cross_entropy"})
-"""Points at which a technique may compute something a second time."""
 
 
 @dataclass(frozen=True)
@@ -109,47 +96,3 @@ class Cost:
         plain = work if without_recomputation is None else without_recomputation
         again = max(0.0, work.matmul_flops / plain.matmul_flops - 1) if plain.matmul_flops else 0.0
         return cls(terms, again, utilization(plain.flops, sum(terms.values()), device))
-
-
-def work_of(program: Program, recipe: Recipe, device: Device) -> Work:
-    """What one update under a recipe asks for, counted on the jaxpr of its whole step."""
-    assembly = assemble(program, recipe, device, say=lambda note: None)
-    jaxpr = jax.make_jaxpr(assembly.window)(assembly.state, assembly.batch)
-    return Work(count_flops(jaxpr).by_dtype, count_traffic(jaxpr))
-
-
-class CostModel:
-    """Predicts the cost of recipes of one program at one global batch.
-
-    Args:
-        recipes: all that will be asked for.
-    """
-
-    def __init__(self, program: Program, device: Device, recipes: Sequence[Recipe]) -> None:
-        self._program, self._device, self._reference = program, device, recipes[0]
-        counts = {recipe.accumulation for recipe in recipes}
-        self._fewest, self._most = min(counts), max(counts)
-        self._traced: dict[tuple[tuple[Technique, ...], int], Work] = {}
-
-    def cost(self, recipe: Recipe) -> Cost:
-        """Predicted seconds and recompute share of one recipe."""
-        plain = with_plain(recipe, RECOMPUTING_POINTS)
-        return Cost.of(self._work(recipe), self._device, without_recomputation=self._work(plain))
-
-    def _work(self, recipe: Recipe) -> Work:
-        work = self._trace(with_steps(recipe, self._fewest))
-        if recipe.accumulation == self._fewest:
-            return work
-        share = (recipe.accumulation - self._fewest) / (self._most - self._fewest)
-        return work + self._of_splitting() * share
-
-    def _of_splitting(self) -> Work:
-        """What the most micro-batches ask for beyond the fewest, by the settings of the reference."""
-        few, many = (self._trace(with_steps(self._reference, steps)) for steps in (self._fewest, self._most))
-        return many + few * -1
-
-    def _trace(self, recipe: Recipe) -> Work:
-        key = (recipe.techniques, recipe.micro_batch)
-        if key not in self._traced:
-            self._traced[key] = work_of(self._program, recipe, self._device)
-        return self._traced[key]

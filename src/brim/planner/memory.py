@@ -25,11 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from brim.training.assemble import Assembly
-from brim.training.state import State
 from brim.tree import tree_bytes, tree_size
+
+if TYPE_CHECKING:  # a stored figure is read without what made it
+    from brim.training.assemble import Assembly
+    from brim.training.state import State
 
 PARAMETERS, VARIABLES, OPTIMIZER, GRADIENTS = "parameters", "variables", "optimizer", "gradients"
 ACTIVATIONS, BATCH, OTHER = "activations and temporaries", "batch", "counters and metrics"

@@ -12,7 +12,7 @@ import io
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -26,7 +26,9 @@ from brim.planner.candidate import Candidate
 from brim.program import Program
 from brim.quantities import format_bytes, format_seconds
 from brim.techniques import Recipe
-from brim.training.step import Step
+
+if TYPE_CHECKING:
+    from brim.training.step import Step
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Plan:
         Raises:
             NoPlanFits: if nothing fits.
         """
+        from brim.training.step import Step  # loads Optax, which printing a plan does without
+
         return Step(program, self.recipe, self.device)
 
     def table(self) -> RenderableType:

@@ -1,14 +1,12 @@
 """Finished searches that are kept: the same question to the same planner has the same answer.
 
-A search is asked about a program, a device, a budget and what is fixed. A program is known by its plain step at one row
-as a jaxpr, which says all that a compiler sees of loss, gradient, optimizer and schedule, or by the run file that it is
-made from.
+A search is asked a question about a program. A program is known by the run file that it is made from, or by its plain
+step (program_facts.py). This file loads nothing that builds programs, so that a plan that is kept is there at once.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,74 +15,35 @@ import jax
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache, device_facts, key_of
 from brim.planner.plan import Plan
-from brim.planner.workers import TRACED_SETTINGS
-from brim.program import Program
+from brim.planner.question import Question
+from brim.planner.versions import TRACED_SETTINGS
 from brim.settings import to_tables
-from brim.techniques import REGISTRY, Accumulation, Recipe, Technique
-from brim.training.assemble import assemble
-
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+from brim.techniques import REGISTRY
 
 
-def search_key(
-    about: Mapping[str, Any],
-    device: Device,
-    budget_bytes: int,
-    *,
-    global_batch: int | None = None,
-    micro_batch: int | None = None,
-    fixed: Sequence[Technique] = (),
-) -> str:
+def search_key(about: Mapping[str, Any], question: Question) -> str:
     """The key of a finished search.
 
     Args:
         about: plain values that say which program it is.
-        global_batch, micro_batch, fixed: what else the search was asked, unless `about` says it.
     """
     facts = {
         "about": about,
-        "device": device_facts(device),
-        "budget_bytes": budget_bytes,
-        "batches": [global_batch, micro_batch],
-        "fixed": {technique.name: to_tables(technique) for technique in fixed},
+        "device": device_facts(question.device),
+        "budgets": [question.budget_bytes, question.host_budget_bytes],
+        "batches": [question.global_batch, question.micro_batch],
+        "fixed": {technique.name: to_tables(technique) for technique in question.fixed},
+        "allow_lossy": question.allow_lossy,
         "registry": [f"{kind.__module__}.{kind.__qualname__}" for kind in REGISTRY],
         "settings": {name: getattr(jax.config, name) for name in TRACED_SETTINGS},
     }
     return key_of("search", facts)
 
 
-def program_facts(program: Program, device: Device, global_batch: int) -> dict[str, Any]:
-    """What tells a program from others: its plain step as a jaxpr, and what else the planner reads of it.
-
-    Takes as long as tracing the step once. The step has one row where rows are independent, else the whole batch.
-    """
-    rows = 1 if program.rows_independent else global_batch
-    assembly = assemble(program, Recipe.of(rows, Accumulation(1)), device, say=lambda note: None)
-    jaxpr = jax.make_jaxpr(assembly.window)(assembly.state, assembly.batch)
-    return {
-        "step": _ADDRESS.sub("", str(jaxpr)),
-        "state": str(jax.tree.structure(assembly.state)),
-        "row": str(program.row),
-        "rows_independent": program.rows_independent,
-        "calls": sorted(program.calls),
-        "sizes": str(program.sizes),
-        "tokens_per_row": program.tokens_per_row,
-    }
-
-
-def remembered(
-    cache: Cache | None,
-    key: str,
-    device: Device,
-    *,
-    updates: int | None = None,
-    price_per_hour: float | None = None,
-) -> Plan | None:
+def remembered(cache: Cache | None, key: str, device: Device) -> Plan | None:
     """The plan that is kept under a key, with the device as it is now; None if there is none."""
     record = None if cache is None else cache.read(key)
-    if record is None:
-        return None
-    return replace(Plan.from_json(record), device=device, updates=updates, price_per_hour=price_per_hour)
+    return None if record is None else replace(Plan.from_json(record), device=device)
 
 
 def searched(cache: Cache | None, key: str, search: Callable[[], Plan]) -> Plan:

@@ -25,75 +25,41 @@ from brim.planner.audited import with_report
 from brim.planner.bounds import Bound, Bounds
 from brim.planner.cache import Cache
 from brim.planner.compile import AuditFunction, Compiled, CompileFunction, audit_window, compile_window
-from brim.planner.cost import CostModel
+from brim.planner.cost_model import CostModel
 from brim.planner.plan import Plan
+from brim.planner.question import Question
 from brim.planner.selection import MAX_COMPILES, Option, Selection
-from brim.planner.space import micro_batches, recipes, settings_of
+from brim.planner.space import recipes, settings_of
 from brim.planner.target import Target
 from brim.planner.verdicts import Prospect, against, exceeds, verdicts
 from brim.planner.versions import versions
 from brim.planner.workers import Workers
 from brim.program import Program
 from brim.quantities import format_bytes, format_seconds
-from brim.settings import require
-from brim.techniques import Recipe, Technique
+from brim.techniques import Recipe
 
 
 def _unheard(line: str) -> None:
     del line
 
 
-def search(
-    program: Program,
-    *,
-    device: Device,
-    budget_bytes: int,
-    global_batch: int,
-    fixed: Sequence[Technique] = (),
-    micro_batch: int | None = None,
-    updates: int | None = None,
-    price_per_hour: float | None = None,
-    host_budget_bytes: int | None = None,
-    allow_lossy: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> Plan:
+def search(program: Program, question: Question, *, progress: Callable[[str], None] | None = None) -> Plan:
     """The fastest predicted recipe whose compiled step fits the budget; see `survey` for the arguments.
 
     Raises:
         NoPlanFits: if nothing fits; says the smallest that was found and what would help.
-        SettingsError: if the global batch, the micro-batch and what is fixed do not go together.
         TechniqueError: if a fixed technique cannot work on this program or device.
         DeviceError: if the device cannot be compiled for from here.
     """
-    plan = survey(
-        program,
-        device=device,
-        budget_bytes=budget_bytes,
-        global_batch=global_batch,
-        fixed=fixed,
-        micro_batch=micro_batch,
-        updates=updates,
-        price_per_hour=price_per_hour,
-        host_budget_bytes=host_budget_bytes,
-        allow_lossy=allow_lossy,
-        progress=progress,
-    )
+    plan = survey(program, question, progress=progress)
     _ = plan.chosen
     return plan
 
 
 def survey(
     program: Program,
+    question: Question,
     *,
-    device: Device,
-    budget_bytes: int,
-    global_batch: int,
-    fixed: Sequence[Technique] = (),
-    micro_batch: int | None = None,
-    updates: int | None = None,
-    price_per_hour: float | None = None,
-    host_budget_bytes: int | None = None,
-    allow_lossy: bool = False,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
     workers: Workers | None = None,
@@ -105,15 +71,7 @@ def survey(
 
     Args:
         program: what is trained.
-        device: where it would run; it need not be here.
-        budget_bytes: the most device memory the step may need.
-        global_batch: rows per update; never changed.
-        fixed: techniques that are given and not searched.
-        micro_batch: rows per forward and backward pass, when given; else every divisor of the global batch is tried,
-            or only the whole of it where rows depend on each other.
-        updates, price_per_hour: length of the run and price of the device, to say how long it takes and what it costs.
-        host_budget_bytes: the most host memory the step may need; None: not limited.
-        allow_lossy: whether techniques are searched that may change the results.
+        question: for which device, budget and batch, and what is settled.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
         workers, cache: processes that compile in place of `compile_recipe`, and where compiles here are kept, if any.
@@ -121,52 +79,34 @@ def survey(
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
     Raises:
-        SettingsError, TechniqueError, DeviceError: as `search`.
+        TechniqueError, DeviceError: as `search`.
     """
     start = time.perf_counter()
     if compile_recipe is None:
-        target = Target.of(device)
+        target = Target.of(question.device)
         audit_recipe = audit_recipe or partial(audit_window, target=target)
         compile_recipe = None if workers else partial(compile_window, target=target, cache=cache)
-    asked: Any = {"global_batch": global_batch, "micro_batch": micro_batch, "fixed": fixed, "allow_lossy": allow_lossy}
-    prospects = consider(program, device=device, **asked)
     how: Any = {"compile_recipe": compile_recipe, "workers": workers, "max_compiles": max_compiles}
-    how |= {"budget_bytes": budget_bytes, "host_budget_bytes": host_budget_bytes}
-    plan = decide(program, prospects, device=device, progress=progress, **how)
+    plan = decide(program, consider(program, question), question, progress=progress, **how)
     if audit_recipe is not None:
         plan = with_report(plan, program, audit_recipe, progress or _unheard)
-    return replace(
-        plan,
-        seconds=time.perf_counter() - start,
-        updates=updates,
-        price_per_hour=price_per_hour,
-        fixed=tuple(technique.name for technique in fixed),
-    )
+    return replace(plan, seconds=time.perf_counter() - start)
 
 
-def consider(
-    program: Program,
-    *,
-    device: Device,
-    global_batch: int,
-    fixed: Sequence[Technique] = (),
-    micro_batch: int | None = None,
-    allow_lossy: bool = False,
-) -> tuple[Prospect, ...]:
+def consider(program: Program, question: Question) -> tuple[Prospect, ...]:
     """Every recipe with its lower bound and predicted time, fastest first; of two alike, the one named first.
 
-    Nothing is compiled, and no budget is asked for: one list serves searches under several budgets.
+    Nothing is compiled, and the budget is not looked at: one list serves questions that differ in their budgets only.
 
     Raises:
-        SettingsError, TechniqueError: as `search`.
+        TechniqueError: as `search`.
     """
-    sizes = micro_batches(program, global_batch, micro_batch, fixed)
-    considered = tuple(recipes(program, device, global_batch, sizes, fixed, allow_lossy=allow_lossy))
+    considered = tuple(recipes(program, question))
     if not considered:
         raise TechniqueError("no setting of the techniques works on this program and device")
     traced = _traced_once(program)
-    bounds, costs = Bounds(traced, device), CostModel(traced, device, considered)
-    tokens = program.tokens_per_row * global_batch
+    bounds, costs = Bounds(traced, question.device), CostModel(traced, question.device, considered)
+    tokens = program.tokens_per_row * question.global_batch
     found = (Prospect(recipe, costs.cost(recipe), _option(recipe, bounds.of(recipe)), tokens) for recipe in considered)
     return tuple(sorted(found, key=lambda prospect: prospect.cost.seconds))
 
@@ -174,10 +114,8 @@ def consider(
 def decide(
     program: Program,
     prospects: Sequence[Prospect],
+    question: Question,
     *,
-    device: Device,
-    budget_bytes: int,
-    host_budget_bytes: int | None = None,
     progress: Callable[[str], None] | None = None,
     compile_recipe: CompileFunction | None = None,
     workers: Workers | None = None,
@@ -185,24 +123,23 @@ def decide(
 ) -> Plan:
     """Compile what must be known of some prospects to choose among them under one budget; arguments as `survey`."""
     start = time.perf_counter()
-    require(budget_bytes > 0, "budget_bytes", budget_bytes, "more than 0 bytes")
-    compile_ahead = _in_turn(program, device, compile_recipe or compile_window) if workers is None else workers.compile
-    known = _nothing_known if workers is None else workers.known
-    told = progress or _unheard
-    compiler = _Compiler(budget_bytes, host_budget_bytes, prospects, compile_ahead, known, told, max_compiles)
+    in_turn = _in_turn(program, question.device, compile_recipe or compile_window)
+    compile_ahead, known = (in_turn, _nothing_known) if workers is None else (workers.compile, workers.known)
+    compiler = _Compiler(question, prospects, compile_ahead, known, progress or _unheard, max_compiles)
     compiler.announce()
     compiler.selection.run()
     found = prospects, compiler.selection, compiler.compiled, compiler.failed
     return Plan(
-        device=device,
-        budget_bytes=budget_bytes,
-        global_batch=prospects[0].recipe.global_batch,
-        candidates=verdicts(*found, budget_bytes, host_budget_bytes),
-        versions=versions(device),
+        device=question.device,
+        budget_bytes=question.budget_bytes,
+        global_batch=question.global_batch,
+        candidates=verdicts(*found, question.budget_bytes, question.host_budget_bytes),
+        versions=versions(question.device),
         seconds=time.perf_counter() - start,
         compiles=len(compiler.selection.peaks),
+        fixed=tuple(technique.name for technique in question.fixed),
         unit="tokens" if program.tokens_per_row > 1 else "rows",
-        host_budget_bytes=host_budget_bytes,
+        host_budget_bytes=question.host_budget_bytes,
     )
 
 
@@ -225,8 +162,7 @@ def _nothing_known(recipe: Recipe) -> None:
 class _Compiler:
     """Has compiled what the selection asks for, keeps what was learnt, and tells."""
 
-    budget_bytes: int
-    host_budget_bytes: int | None
+    question: Question
     prospects: Sequence[Prospect]
     compile_ahead: Callable[[Recipe, Guesses], Compiled]
     known: Callable[[Recipe], Compiled | None]
@@ -238,7 +174,7 @@ class _Compiler:
 
     def __post_init__(self) -> None:
         options = [prospect.option for prospect in self.prospects]
-        self.selection = Selection(options, self.budget_bytes, self.compile, self.max_compiles)
+        self.selection = Selection(options, self.question.budget_bytes, self.compile, self.max_compiles)
 
     def announce(self) -> None:
         """Say how much there is to do."""
@@ -258,10 +194,10 @@ class _Compiler:
         self.compiled[number] = compiled
         told = partial(self._tell, number, expected, seconds=compiled.seconds, known=compiled.cached)
         peak, host = compiled.memory.peak_bytes, compiled.memory.host
-        if exceeds(host, self.host_budget_bytes):
+        if exceeds(host, self.question.host_budget_bytes):
             told(f"{format_bytes(host)} of host memory, over its budget")
             return None
-        told(f"{format_bytes(peak)}, {against(peak, self.budget_bytes)}")
+        told(f"{format_bytes(peak)}, {against(peak, self.question.budget_bytes)}")
         return peak
 
     def _guesses(self, number: int) -> Iterator[Recipe]:

@@ -9,69 +9,37 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from brim.errors import SettingsError, TechniqueError
+from brim.errors import TechniqueError
 from brim.hardware.compiler_options import default_options
 from brim.hardware.facts import Device
+from brim.planner.question import STEPS, Question, divisors_of
 from brim.program import Program
-from brim.settings import require
 from brim.techniques import REGISTRY, Recipe, Technique, techniques_from
 
-STEPS = "accumulation"
+
+def micro_batches(program: Program, question: Question) -> tuple[int, ...]:
+    """The micro-batches to try, largest first: the divisors of the global batch, unless something settles it."""
+    if question.settled_micro_batch is not None:
+        return (question.settled_micro_batch,)
+    return divisors_of(question.global_batch) if program.rows_independent else (question.global_batch,)
 
 
-def micro_batches(
-    program: Program, global_batch: int, micro_batch: int | None, fixed: Sequence[Technique]
-) -> tuple[int, ...]:
-    """The micro-batches to try, largest first: the divisors of the global batch, unless something settles it.
-
-    Raises:
-        SettingsError: if what is given does not divide the global batch.
-    """
-    require(global_batch >= 1, "global_batch", global_batch, "at least 1 row")
-    if any(technique.name == STEPS for technique in fixed):
-        steps = Recipe.of(1, *fixed).accumulation
-        _require_divisor(steps, "accumulation.steps", global_batch)
-        if micro_batch not in (None, global_batch // steps):
-            raise SettingsError(
-                f"micro-batch {micro_batch} x accumulation {steps} is not the global batch {global_batch}",
-                hint="leave one of them out",
-            )
-        return (global_batch // steps,)
-    if micro_batch is not None:
-        _require_divisor(micro_batch, "micro_batch", global_batch)
-        return (micro_batch,)
-    if not program.rows_independent:
-        return (global_batch,)
-    return _divisors(global_batch)
-
-
-def recipes(
-    program: Program,
-    device: Device,
-    global_batch: int,
-    sizes: Sequence[int],
-    fixed: Sequence[Technique],
-    *,
-    allow_lossy: bool = False,
-) -> Iterator[Recipe]:
+def recipes(program: Program, question: Question) -> Iterator[Recipe]:
     """Every recipe to consider, by settings and then by micro-batch; those that cannot work are left out.
 
     Settings come in the techniques' own order, cheapest in time first.
 
-    Args:
-        sizes: micro-batches.
-        fixed: techniques that are given; what is given may be lossy.
-        allow_lossy: whether settings are searched too that may change the results. What changes the model never is.
-
     Raises:
         TechniqueError: if what is fixed cannot work.
     """
-    given = {technique.name: technique for technique in fixed}
+    device, sizes = question.device, micro_batches(program, question)
+    given = {technique.name: technique for technique in question.fixed}
     _refuse_obstacles(given, program, device)
-    searched = [kind for kind in REGISTRY if kind.name != STEPS]
-    for techniques in itertools.product(*(_choices(kind, given, program, device, allow_lossy) for kind in searched)):
+    choices = (_choices(kind, given, program, question) for kind in REGISTRY if kind.name != STEPS)
+    for techniques in itertools.product(*choices):
         for micro_batch in sizes:
-            recipe = _recipe(micro_batch, global_batch // micro_batch, techniques, default_options(device))
+            steps = question.global_batch // micro_batch
+            recipe = _recipe(micro_batch, steps, techniques, default_options(device))
             if recipe is not None and recipe.obstacle(program, device) is None:
                 yield recipe
 
@@ -98,11 +66,12 @@ def with_plain(recipe: Recipe, points: frozenset[str]) -> Recipe:
 
 
 def _choices(
-    kind: type[Technique], given: Mapping[str, Technique], program: Program, device: Device, allow_lossy: bool
+    kind: type[Technique], given: Mapping[str, Technique], program: Program, question: Question
 ) -> tuple[Technique, ...]:
     if kind.name in given:
         return (given[kind.name],)
-    return tuple(option for option in kind.options(program, device) if allow_lossy or option.effect != "lossy")
+    options = kind.options(program, question.device)
+    return tuple(option for option in options if question.allow_lossy or option.effect != "lossy")
 
 
 def _recipe(micro_batch: int, steps: int, techniques: Sequence[Technique], options: Mapping[str, str]) -> Recipe | None:
@@ -123,19 +92,3 @@ def _refuse_obstacles(given: Mapping[str, Technique], program: Program, device: 
                 f"{technique.name} ({technique.describe()}) cannot be used: {reason}",
                 hint=f"take [techniques.{technique.name}] out of the run file to let the planner choose",
             )
-
-
-def _require_divisor(number: int, key: str, global_batch: int) -> None:
-    divisors = _divisors(global_batch)
-    nearest = sorted(divisors, key=lambda divisor: abs(divisor - number))[:2]
-    require(
-        number in divisors,
-        key,
-        number,
-        f"a divisor of the global batch, {global_batch}",
-        hint=f"the nearest are {' and '.join(map(str, nearest))}",
-    )
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(divisor for divisor in range(number, 0, -1) if number % divisor == 0)

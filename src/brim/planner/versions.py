@@ -1,4 +1,4 @@
-"""Which compiler a plan comes from: the same program moved 15% in temporaries between two releases of JAX."""
+"""Which compiler a plan comes from, under which settings: between two releases of JAX temporaries moved by 15%."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import jax
 import brim
 from brim.hardware.device import CUDA_PLUGINS
 from brim.hardware.facts import Device
+
+TRACED_SETTINGS = (
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"),
+    *("jax_default_prng_impl", "jax_threefry_partitionable"),
+)
+"""JAX's settings that change what is traced."""
 
 
 def versions(device: Device) -> dict[str, str]:

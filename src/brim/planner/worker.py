@@ -1,10 +1,12 @@
-"""A compile process, `python -m brim.planner.worker`: builds a program once, then compiles recipes of it.
+"""A compile process, `python -m brim.planner.worker`: builds a program, then compiles recipes of it.
 
 Its parent (workers.py) writes pickles to its standard input and reads pickles from its standard output. Nobody else can
 write to these pipes, and nothing pickled ever comes from a disk.
 
-    in    JAX's settings; then what to build and for which device; then one recipe after another
-    out   (READY,); then for each recipe (COMPILED, Compiled), (REFUSED, text) or (ERROR, exception, traceback)
+    in    JAX's settings; then an order (what to build and for which device), and one recipe of it after another, or
+          another order. An order comes as bytes, because unpickling it may already fail
+    out   for an order (READY,); for a recipe (COMPILED, Compiled) or (REFUSED, text); for either (ERROR, exception,
+          traceback). It ends after an order that failed
 
 What the program and XLA print goes to standard error, of which the parent shows the end if this process dies. It ends
 when its parent does, even in the midst of a compile: the pipe closes, and a thread of its own watches for that.
@@ -35,11 +37,19 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # and it must not read the questions
     for name, value in pickle.load(inbox).items():
         jax.config.update(name, value)
-    compile_recipe = _answer(outbox, lambda: (READY, _compiler(pickle.load(inbox))))
-    recipes = _watched(inbox)
+    messages = _watched(inbox)
+    compile_recipe = _begin(outbox, messages.get())
     while compile_recipe is not None:
-        recipe = recipes.get()
-        _answer(outbox, lambda: (COMPILED, compile_recipe(recipe)))  # noqa: B023 - called at once
+        message = messages.get()
+        if isinstance(message, bytes):
+            compile_recipe = _begin(outbox, message)
+        else:
+            _answer(outbox, lambda: (COMPILED, compile_recipe(message)))  # noqa: B023 - called at once
+
+
+def _begin(outbox: BinaryIO, order: Any) -> Callable[[Recipe], Compiled] | None:
+    begun: Callable[[Recipe], Compiled] | None = _answer(outbox, lambda: (READY, _compiler(pickle.loads(order))))
+    return begun
 
 
 def _compiler(order: Order) -> Callable[[Recipe], Compiled]:
@@ -71,19 +81,19 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _watched(inbox: BinaryIO) -> queue.SimpleQueue[Recipe]:
-    """The recipes that come in; ends this process at once when there will be no more."""
-    recipes: queue.SimpleQueue[Recipe] = queue.SimpleQueue()
+def _watched(inbox: BinaryIO) -> queue.SimpleQueue[Any]:
+    """The messages that come in; ends this process at once when there will be no more."""
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def read() -> None:
         try:
             while True:
-                recipes.put(pickle.load(inbox))
+                messages.put(pickle.load(inbox))
         finally:
             os._exit(0)  # a compile that runs now would go on for minutes
 
     threading.Thread(target=read, daemon=True).start()
-    return recipes
+    return messages
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Compile processes: what a search asks for is compiled beside what it is likely to ask for next.
 
 Each process (worker.py) builds the program once from a source that can be pickled by reference, and then compiles one
-recipe after another. Processes are started afresh, never forked, because JAX has threads; and the user's own main
-module is never run again in them.
+recipe after another; turning it to another program takes less time than starting one. Processes are started afresh,
+never forked, because JAX has threads; and the user's own main module is never run again in them.
 
     with Workers(functools.partial(build_program, run_file), device) as workers:
         compiled = workers.compile(recipe, lambda: (recipe_b, recipe_c))
@@ -26,7 +26,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,6 +38,7 @@ from brim.hardware.facts import Device
 from brim.planner.cache import Cache
 from brim.planner.compile import Compiled
 from brim.planner.target import is_here
+from brim.planner.versions import TRACED_SETTINGS
 from brim.program import Program
 from brim.techniques import Recipe
 from brim.tree import tree_size
@@ -48,12 +49,6 @@ WORKER_BYTES = 3 * 2**29
 
 READY, COMPILED, REFUSED, ERROR = "ready", "compiled", "refused", "error"
 """What an answer of a compile process begins with; see worker.py."""
-
-TRACED_SETTINGS = (
-    *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion"),
-    *("jax_default_prng_impl", "jax_threefry_partitionable"),
-)
-"""JAX's settings that change what is traced."""
 
 _HANDED_ON = (*TRACED_SETTINGS, "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
@@ -116,7 +111,7 @@ class WorkerDied(Exception):
 
 
 class Workers:
-    """Compile processes for one program and device; to be used in a `with` block, at whose end they are killed.
+    """Compile processes for one program at a time; to be used in a `with` block, at whose end they are killed.
 
     Args:
         source: builds the program; something that pickles by reference, such as a function of a module or a partial.
@@ -152,6 +147,13 @@ class Workers:
         for worker in self._alive:
             worker.close()
 
+    def turn_to(self, source: Source) -> None:
+        """Compile another program from now on, for the same device; what was compiled of the last one is forgotten."""
+        self._order = replace(self._order, source=source)
+        for future in self._results.values():
+            future.cancel()  # what runs already goes on, and nobody will ask for it
+        self._results, self._guessed = {}, set()
+
     def compile(self, recipe: Recipe, guesses: Callable[[], Iterable[Recipe]] = tuple) -> Compiled:
         """What compiling a recipe told; meanwhile idle processes work on guesses.
 
@@ -185,7 +187,7 @@ class Workers:
     def _begin(self, recipe: Recipe) -> Future[Compiled]:
         key = _key(recipe)
         if key not in self._results:
-            self._results[key] = self._threads.submit(self._run, recipe)
+            self._results[key] = self._threads.submit(self._run, self._order, recipe)
         return self._results[key]
 
     def _wait(self, future: Future[Compiled], guesses: Callable[[], Iterable[Recipe]]) -> None:
@@ -205,10 +207,10 @@ class Workers:
                 started.append(self._begin(recipe))
         return started
 
-    def _run(self, recipe: Recipe) -> Compiled:
+    def _run(self, order: Order, recipe: Recipe) -> Compiled:
         worker = self._idle.get()
         try:
-            compiled = worker.compile(recipe)
+            compiled = worker.compile(order, recipe)
         except WorkerDied:
             self._replace(worker)
             raise
@@ -229,7 +231,7 @@ class Workers:
     def _start(self) -> None:
         with self._lock:
             if not self._closed:
-                worker = _Worker(self._order)
+                worker = _Worker()
                 self._alive.add(worker)
                 self._idle.put(worker)
 
@@ -237,7 +239,7 @@ class Workers:
 class _Worker:
     """One process, seen from its parent."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "brim.planner.worker"],
@@ -247,21 +249,23 @@ class _Worker:
             env=_environment(),
             start_new_session=True,  # Ctrl-C is for the parent, which then ends the child
         )
-        self._ready = False
-        self._opening = [{name: getattr(jax.config, name) for name in _HANDED_ON}, order]
+        self._order: Order | None = None
+        self._settings = {name: getattr(jax.config, name) for name in _HANDED_ON}
 
     @property
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
 
-    def compile(self, recipe: Recipe) -> Compiled:
-        """Have one recipe compiled.
+    def compile(self, order: Order, recipe: Recipe) -> Compiled:
+        """Have one recipe of what is ordered compiled.
 
         Raises: as `Workers.compile`; WorkerDied if the process ended.
         """
-        if not self._ready:
-            self._open()
+        if self._order is None:
+            self._open(order)
+        elif self._order is not order:
+            self._turn(order)
         self._send(recipe)
         return self._receive()
 
@@ -277,15 +281,19 @@ class _Worker:
                 with contextlib.suppress(OSError):  # what was not sent yet has nobody to go to
                     stream.close()
 
-    def _open(self) -> None:
+    def _open(self, order: Order) -> None:
         try:
-            self._send(*self._opening)
-            self._receive()
+            self._send(self._settings)
+            self._turn(order)
         except WorkerDied as death:
             raise DeviceError(
                 f"a compile process could not start: {death}", hint="--workers 0 compiles in this process"
             ) from None
-        self._ready = True
+
+    def _turn(self, order: Order) -> None:
+        self._send(pickle.dumps(order))
+        self._receive()
+        self._order = order
 
     def _send(self, *messages: Any) -> None:
         assert self._process.stdin is not None

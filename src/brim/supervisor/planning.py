@@ -9,26 +9,22 @@ reading it. What the program is built with is loaded only when something must be
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from brim.errors import BrimError
-from brim.hardware.device import Device
-from brim.planner import Plan, default_budget, memory_fraction, survey
-from brim.planner.cache import Cache
+from brim.planner import Plan, memory_fraction
+from brim.planner.question import Question
 from brim.planner.remembered import remembered, search_key, searched
-from brim.planner.workers import Workers, worth_workers
-from brim.program import Program
 from brim.runfile import RunFile
 from brim.settings import to_tables
 from brim.supervisor.folder import RunFolder, write_whole
+from brim.supervisor.request import Request, question_of
 from brim.supervisor.vocabulary import with_known_vocabulary
 
 
@@ -40,31 +36,6 @@ class PlanningFailed(BrimError):
         self.exit_code = exit_code
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked about the plan of a run file, beside the run file.
-
-    Attributes:
-        device: what to plan for.
-        budget_bytes: most device memory a step may use; None: as the run file says, else what is free.
-        host_budget_bytes: most host memory a step may use; None: not limited.
-        allow_lossy: whether techniques are searched that may change the results.
-        price_per_hour: of the device, to say what the run costs.
-        workers: how many processes compile; 0: this one; None: as is best for the device and program.
-        cache: where compiles and finished searches are kept; None: nowhere.
-        progress: is told a line at a time.
-    """
-
-    device: Device
-    budget_bytes: int | None = None
-    host_budget_bytes: int | None = None
-    allow_lossy: bool = False
-    price_per_hour: float | None = None
-    workers: int | None = None
-    cache: Cache | None = None
-    progress: Callable[[str], None] = print
-
-
 def plan_of(run: RunFile, request: Request) -> Plan:
     """The plan of a run, from the last time that it was asked for or searched now. It need not fit.
 
@@ -72,49 +43,20 @@ def plan_of(run: RunFile, request: Request) -> Plan:
         BrimError: as `brim.planner.survey` does.
     """
     run = with_known_vocabulary(run)
-    device, settings = request.device, run.settings
-    budget_bytes = request.budget_bytes or settings.plan.budget_bytes or default_budget(device)
-    about = {**_about(run), "host_budget_bytes": request.host_budget_bytes, "allow_lossy": request.allow_lossy}
-    key = search_key(about, device, budget_bytes, fixed=run.techniques)
-    updates, price = settings.train.updates, request.price_per_hour
-    if plan := remembered(request.cache, key, device, updates=updates, price_per_hour=price):
+    question = question_of(run, request)
+    key = search_key(_about(run), question)
+    plan = remembered(request.cache, key, request.device)
+    if plan is None:
+        plan = searched(request.cache, key, partial(_search, run, question, request))
+    else:
         request.progress("this search was finished before, and its plan kept; --no-cache searches again")
-        return plan
-    return searched(request.cache, key, partial(_search, run, request, budget_bytes))
+    return replace(plan, updates=run.settings.train.updates, price_per_hour=request.price_per_hour)
 
 
-def _search(run: RunFile, request: Request, budget_bytes: int) -> Plan:
-    from brim.supervisor import setup  # loads data pipeline and checkpoints, which a kept plan does without
+def _search(run: RunFile, question: Question, request: Request) -> Plan:
+    from brim.supervisor import searching  # loads the data pipeline and Optax, which a kept plan does without
 
-    setup.enable_compilation_cache()
-    program, train = setup.build_program(run), run.settings.train
-    with _processes(run, program, request) as workers:
-        return survey(
-            program,
-            device=request.device,
-            budget_bytes=budget_bytes,
-            global_batch=train.global_batch,
-            fixed=run.techniques,
-            micro_batch=train.micro_batch,
-            updates=train.updates,
-            price_per_hour=request.price_per_hour,
-            host_budget_bytes=request.host_budget_bytes,
-            allow_lossy=request.allow_lossy,
-            progress=request.progress,
-            workers=workers,
-            cache=request.cache,
-        )
-
-
-def _processes(run: RunFile, program: Program, request: Request) -> contextlib.AbstractContextManager[Workers | None]:
-    from brim.supervisor import setup
-
-    count = request.workers
-    if count is None and not worth_workers(program, request.device):
-        count = 0
-    if count == 0:
-        return contextlib.nullcontext()
-    return Workers(partial(setup.build_program, run), request.device, count=count, cache=request.cache)
+    return searching.search(run, question, request)
 
 
 def _about(run: RunFile) -> dict[str, Any]:

@@ -9,48 +9,18 @@ Sources: AdamW, https://arxiv.org/abs/1711.05101.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from brim.settings import require
 from brim.training.schedules import Schedule
+from brim.training.settings import OptimizerSettings
 from brim.tree import PyTree, cast_floating, path_names
 
 DecayMask = PyTree | Callable[[PyTree], PyTree]
 """A tree of booleans in the shape of the parameters, or a function that makes it from them."""
-
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """How parameters are updated; the learning rate is the schedule's.
-
-    Attributes:
-        kind: `adamw`.
-        betas: decay rates of the first and second moment.
-        epsilon: added to the root of the second moment.
-        weight_decay: decoupled: every update also subtracts learning rate x weight_decay x parameter. Matrices only.
-        clip_norm: largest global norm of an update's gradient; None for no clipping.
-
-    Raises:
-        SettingsError: on a value out of range.
-    """
-
-    kind: Literal["adamw"] = "adamw"
-    betas: tuple[float, float] = (0.9, 0.95)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "two numbers from 0 to below 1")
-        require(self.epsilon > 0, "epsilon", self.epsilon, "a number above 0")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or a number above it")
-        require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", self.clip_norm, "a number above 0, or none")
 
 
 def matrices(parameters: PyTree, *, stacked: Callable[[str], bool] = lambda name: False) -> PyTree:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,49 +26,12 @@ from jaxtyping import Array, Float
 
 from brim.errors import SettingsError
 from brim.settings import require
+from brim.training.settings import ScheduleSettings
 
 WSD_DECAY_SHARE = 0.2
 
 Schedule = Callable[[jax.typing.ArrayLike], Float[Array, ""]]
 """Finished updates -> fp32 learning rate of the next one. An `optax.Schedule`."""
-
-
-@dataclass(frozen=True)
-class ScheduleSettings:
-    """How the learning rate moves over a run.
-
-    Attributes:
-        kind: what follows the warmup. `constant`: the peak. `linear` and `cosine`: down to `minimum` at the end.
-            `warmup-stable-decay`: the peak, then linearly down to `minimum` over the last `decay` updates.
-        learning_rate: the peak.
-        warmup: updates before the peak; 0 for none.
-        minimum: the final learning rate itself, not a share of the peak.
-        decay: updates of the final phase of `warmup-stable-decay`; None for a fifth of the run, or what the warmup
-            leaves of it.
-
-    Raises:
-        SettingsError: on a value out of range, or one that the kind would ignore.
-    """
-
-    kind: Literal["constant", "linear", "cosine", "warmup-stable-decay"] = "cosine"
-    learning_rate: float = 3e-4
-    warmup: int = 0
-    minimum: float = 0.0
-    decay: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a number above 0")
-        require(self.warmup >= 0, "warmup", self.warmup, "0 or more updates")
-        require(0 <= self.minimum <= self.learning_rate, "minimum", self.minimum, "0 up to `learning_rate`")
-        require(
-            self.kind != "constant" or self.minimum == 0,
-            "minimum",
-            self.minimum,
-            "0 for a constant schedule, which has no end value",
-        )
-        wsd = self.kind == "warmup-stable-decay"
-        require(self.decay is None or wsd, "decay", self.decay, f"none for kind `{self.kind}`")
-        require(self.decay is None or self.decay > 0, "decay", self.decay, "1 or more updates, or none")
 
 
 def schedule(settings: ScheduleSettings, total_updates: int) -> Schedule:
