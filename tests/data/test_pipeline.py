@@ -274,7 +274,7 @@ def test_threads_end_when_the_iterator_is_closed_dropped_or_done(numbered: Numbe
     assert len(list(made)) == 20
     assert list(made) == []
     assert not prefetch_threads()
-    limited = evaluation_batches(numbered(100), rows=1, length=5, pack=True, limit=2)
+    limited = evaluation_batches(numbered(100), rows=1, length=5, pack=True, most_rows=2)
     assert len(list(limited)) == 2
     assert not prefetch_threads()
 
@@ -298,9 +298,21 @@ def test_evaluation_goes_through_once_in_stored_order(numbered: Numbered) -> Non
     assert list(itertools.chain(*tokens_of(iter(found)))) == list(range(23))
     assert {batch["tokens"].shape for batch in found} == {(2, 5)}
     assert (found[2]["documents"][1] == 0).all()
-    limited = list(evaluation_batches(split, rows=2, length=5, pack=True, limit=2))
+    limited = list(evaluation_batches(split, rows=2, length=5, pack=True, most_rows=4))
     assert same(limited, found[:2])
-    assert len(list(evaluation_batches(split, rows=2, length=5, pack=True, limit=9))) == 3
+    assert len(list(evaluation_batches(split, rows=2, length=5, pack=True, most_rows=9))) == 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_lg_s3_as_many_rows_are_evaluated_whatever_the_batch(numbered: Numbered, rows: int) -> None:
+    split = numbered(40, name="held_out")
+    found = evaluation_batches(split, rows=rows, length=5, pack=True, most_rows=3)
+    assert list(itertools.chain(*tokens_of(found))) == list(range(15))
+
+
+def test_no_rows_to_evaluate_are_refused(numbered: Numbered) -> None:
+    with pytest.raises(SettingsError, match="most_rows"):
+        evaluation_batches(numbered(40), rows=1, length=5, pack=True, most_rows=0)
 
 
 def test_figures_of_an_epoch(numbered: Numbered) -> None:

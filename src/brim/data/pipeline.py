@@ -67,26 +67,27 @@ def batches(
 
 
 def evaluation_batches(
-    split: TokenStore, *, rows: int, length: int, pack: bool, limit: int | None = None, prefetch: int = 2
+    split: TokenStore, *, rows: int, length: int, pack: bool, most_rows: int | None = None, prefetch: int = 2
 ) -> BatchIterator:
     """The rows of a split in stored order, once; the last batch is filled with empty rows.
 
     Args:
         split: the tokens, usually `corpus.held_out`. A split that is shorter than a row makes one padded row.
         rows, length, pack, prefetch: as for `batches`.
-        limit: at most this many batches, from the start.
+        most_rows: at most this many rows, from the start, whatever the rows of a batch; None: all of them.
 
     Raises:
         DataError: if the split has no token to predict.
         SettingsError: if a number is out of range.
     """
-    layout = RowLayout(split, length, pack)
+    require(most_rows is None or most_rows >= 1, "most_rows", most_rows, "at least 1, or none for all")
+    layout = RowLayout(split, length, pack, most_rows=most_rows)
     if split.tokens - (split.documents if pack else 1) < 1:
         raise DataError(
             f"the {split.name} split has {split.tokens} tokens in {split.documents} documents: nothing to evaluate",
             hint="set data.held_out above 0, or turn evaluation off",
         )
-    return BatchIterator(layout, rows=rows, epochs=1, last="pad", prefetch=prefetch, limit=limit)
+    return BatchIterator(layout, rows=rows, epochs=1, last="pad", prefetch=prefetch)
 
 
 class BatchIterator:
@@ -98,7 +99,6 @@ class BatchIterator:
         epochs: passes over the layout; None for endless.
         last: `pad` or `drop` the short last batch of an epoch.
         prefetch: batches made ahead on a thread.
-        limit: at most this many batches in all.
 
     An exception while a batch is made is raised by the `next` that would have returned it, and by every later one.
     """
@@ -111,17 +111,14 @@ class BatchIterator:
         epochs: int | None,
         last: Literal["pad", "drop"] = "pad",
         prefetch: int = 2,
-        limit: int | None = None,
     ) -> None:
         require(rows >= 1, "rows", rows, "at least 1")
         require(epochs is None or epochs >= 1, "epochs", epochs, "at least 1, or none for endless")
         require(prefetch >= 0, "prefetch", prefetch, "at least 0")
-        require(limit is None or limit >= 1, "limit", limit, "at least 1, or none for all")
         self.rows_per_epoch = layout.rows_per_epoch
         self.steps_per_epoch = _steps_per_epoch(layout, rows, last)
         self.tokens_per_epoch = min(layout.split.tokens, self.steps_per_epoch * rows * layout.length)
-        every = None if epochs is None else epochs * self.steps_per_epoch
-        self.total_steps = every if limit is None else min(limit, every or limit)
+        self.total_steps = None if epochs is None else epochs * self.steps_per_epoch
         self._identity = _identity(layout, rows, last)
         self._handed_out = 0
         self._failure: Exception | None = None

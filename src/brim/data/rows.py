@@ -52,18 +52,28 @@ class RowLayout:
         pack: keep documents apart in a row; if false, each row is one window of the stream.
         order: documents as `stored`, `shuffled` anew each epoch, or rows at `random` places.
         seed: of the order.
+        most_rows: rows after this many, in stored order, are left out; None: no row is.
 
     Raises:
         SettingsError: if a row is too short to have a target.
     """
 
-    def __init__(self, split: TokenStore, length: int, pack: bool, order: Order = "stored", seed: int = 0) -> None:
+    def __init__(
+        self,
+        split: TokenStore,
+        length: int,
+        pack: bool,
+        order: Order = "stored",
+        seed: int = 0,
+        most_rows: int | None = None,
+    ) -> None:
         require(length >= SHORTEST_ROW, "length", length, f"rows of at least {SHORTEST_ROW} tokens, one to predict")
         self.split = split
         self.length = length
         self.pack = pack
         self.order = order
         self.seed = seed
+        self.most_rows = most_rows
         # The last batches of one epoch and the first of the next may be asked for in turn: two of each are kept.
         self._stream = lru_cache(maxsize=2)(self._make_stream)
         self._row_order = lru_cache(maxsize=2)(self._make_row_order)
@@ -73,7 +83,8 @@ class RowLayout:
         """Rows that hold every token once; for random places, as many as hold that many tokens."""
         if self.order == "random":
             return max(1, self.split.tokens // self.length)
-        return -(-self.split.tokens // self.length)
+        rows = -(-self.split.tokens // self.length)
+        return rows if self.most_rows is None else min(self.most_rows, rows)
 
     def require_one_row(self) -> None:
         """Check that the split fills at least one row.

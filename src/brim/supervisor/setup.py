@@ -78,13 +78,12 @@ def held_out_batches(run: RunFile, program: Program, corpus: Corpus, micro_batch
     Raises:
         DataError: if nothing is held out.
     """
-    rows = run.settings.train.evaluation_rows
     source = evaluation_batches(
         corpus.held_out,
         rows=micro_batch,
         length=program.tokens_per_row,
         pack=run.settings.data.pack,
-        limit=-(-rows // micro_batch) if rows else None,
+        most_rows=run.settings.train.evaluation_rows or None,
     )
     return only_arrays_of(program, source)
 
