@@ -102,8 +102,7 @@ def test_every_byte_has_an_owner_and_those_of_the_state_are_exact(policy: Remate
     assert owners["alignment and gaps"] < 0.01 * report.peak_bytes
 
 
-# Without rematerialization JAX counts each reshape of one array as a residual; XLA keeps the array once.
-@pytest.mark.parametrize("policy", POLICIES[1:], ids=lambda policy: policy.policy)
+@EACH_POLICY
 def test_saved_residuals_are_those_that_jax_says(policy: Rematerialization) -> None:
     found = report_of(policy).owners["saved residuals"]
     assert found == pytest.approx(residual_bytes(policy), rel=0.01)

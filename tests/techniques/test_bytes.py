@@ -53,7 +53,7 @@ def temporaries(
 
 def growth(*techniques: Technique) -> float:
     """Bytes that one more layer keeps."""
-    return (temporaries(8, *techniques) - temporaries(4, *techniques)) / 4
+    return (temporaries(16, *techniques) - temporaries(8, *techniques)) / 8
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def test_korthikantis_terms_are_those_of_the_paper() -> None:
 
 def test_a_layer_without_rematerialization_keeps_korthikantis_terms_and_a_longer_softmax() -> None:
     # In fp32 (XLA's CPU backend). Where the paper keeps the softmax once, plain differentiation of a masked softmax
-    # keeps three arrays like it: the exponentials, the same with hidden keys at 0, and the quotient. Beside them one
-    # byte per score says which keys are hidden, and the divisor and its reciprocal are one number per query.
-    scores = 3 * 4 + 1
+    # keeps three arrays like it: the exponentials, the same with hidden keys at 0, and the quotient. Beside them the
+    # divisor and its reciprocal are one number per query.
+    scores = 3 * 4
     statistics = 2 * 4 * A * S * B
     expected = linear_terms(4) * SBH + scores * AS2B + statistics
     assert growth(Rematerialization(), REFERENCE) == pytest.approx(expected, rel=0.001)

@@ -162,20 +162,25 @@ class Attention(eqx.Module):
         self, x: Float[Array, "B T width"], rotary: Rotary | None
     ) -> tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Float[Array, "B T K D"]]:
         """Queries, keys and values; queries and keys are turned by their positions."""
-        query = named("query", self._heads, self.query, x, rotary)
-        key = named("key", self._heads, self.key, x, rotary)
-        return query, key, named("value", self._heads, self.value, x, None)
+        rows = x.reshape(-1, x.shape[-1])  # once: every reshape would be a residual of its own
+
+        def heads(linear: Linear, rotary: Rotary | None) -> Float[Array, "B T heads D"]:
+            found = linear(rows).reshape(*x.shape[:2], -1, self.head_width)
+            return found if rotary is None else rotary(found)
+
+        query = named("query", heads, self.query, rotary)
+        return query, named("key", heads, self.key, rotary), named("value", heads, self.value, None)
 
     def merge(self, mixed: Float[Array, "B T H D"]) -> Float[Array, "B T width"]:
         """Project mixed values back into the residual stream."""
         mixed = residual(mixed, "attention")
-        return named("attention_out", self.out, mixed.reshape(*mixed.shape[:2], -1))
+        return named("attention_out", _merged, self.out, mixed)
 
-    def _heads(
-        self, linear: Linear, x: Float[Array, "B T width"], rotary: Rotary | None
-    ) -> Float[Array, "B T heads D"]:
-        heads = linear(x).reshape(*x.shape[:2], -1, self.head_width)
-        return heads if rotary is None else rotary(heads)
+
+@keep_inputs
+def _merged(out: Linear, mixed: Float[Array, "B T H D"]) -> Float[Array, "B T width"]:
+    # Fused attention keeps its result too, in this shape: as rows of their own they would be kept a second time.
+    return out(mixed.reshape(*mixed.shape[:2], -1))
 
 
 class FeedForward(eqx.Module):
@@ -202,12 +207,13 @@ class FeedForward(eqx.Module):
         )
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        hidden = named("mlp_hidden", self.up, x)
+        rows = x.reshape(-1, x.shape[-1])  # once: every reshape would be a residual of its own
+        hidden = named("mlp_hidden", self.up, rows)
         if self.gate is None:
             activation = named("mlp_activation", _gelu, hidden)
         else:
-            activation = named("mlp_activation", _swiglu, named("mlp_gate", self.gate, x), hidden)
-        return named("mlp_out", self.down, activation)
+            activation = named("mlp_activation", _swiglu, named("mlp_gate", self.gate, rows), hidden)
+        return named("mlp_out", self.down, activation).reshape(x.shape)
 
 
 def residual_deviation(shape: DecoderShape) -> float:
