@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import types
@@ -82,6 +84,14 @@ def test_ctrl_c_ends_with_130(command, capsys):
     command(failing(KeyboardInterrupt()))
     assert main(["plan"]) == 130
     assert capsys.readouterr().err == "brim: interrupted\n"
+
+
+def test_sigterm_ends_with_130_too_and_its_handler_is_put_back(command, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    command(lambda arguments: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["plan"]) == 130
+    assert capsys.readouterr().err == "brim: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_reader_that_goes_away_is_no_traceback():

@@ -104,8 +104,10 @@ def test_every_byte_has_an_owner_and_those_of_the_state_are_exact(policy: Remate
 
 @EACH_POLICY
 def test_saved_residuals_are_those_that_jax_says(policy: Rematerialization) -> None:
+    # JAX tells attention's result from the same array under the name that the model gives it. XLA keeps it once.
+    twice = 2 * SHAPE.layers * ROWS * SHAPE.context * SHAPE.width if policy.policy == "none" else 0
     found = report_of(policy).owners["saved residuals"]
-    assert found == pytest.approx(residual_bytes(policy), rel=0.01)
+    assert found == pytest.approx(residual_bytes(policy) - twice, rel=0.01)
 
 
 def test_residuals_have_the_names_that_the_model_gave_them() -> None:

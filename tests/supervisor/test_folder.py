@@ -39,13 +39,24 @@ def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch
     assert "--out" in error.value.hint
 
 
-def test_a_folder_with_checkpoints_is_not_taken_for_a_new_run(tmp_path: Path) -> None:
+def test_only_a_complete_checkpoint_keeps_a_folder_from_a_new_run(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create()
     folder.settings.write_text("")
     folder.checkpoints.write_text("no folder")
     folder.create()
     folder.checkpoints.unlink()
-    (folder.checkpoints / "8").mkdir(parents=True)
+    (folder.checkpoints / "saving.4").mkdir(parents=True)
+    (folder.checkpoints / "8").mkdir()  # damaged: it can be resumed as little as one that is half written
+    folder.create()
+    (folder.checkpoints / "8" / "records.json").write_text("{}")
+    (folder.checkpoints / "8" / "files.json").write_text('{"records.json": 2}')
     with pytest.raises(SettingsError, match="holds a run with checkpoints"):
         folder.create()
+
+
+def test_metrics_of_another_program_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("of somebody else")
+    with pytest.raises(SettingsError, match="is of no run of brim"):
+        RunFolder(tmp_path).create()
+    assert (tmp_path / "metrics.jsonl").read_text() == "of somebody else"

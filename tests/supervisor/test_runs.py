@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from brim.cli import main
-from brim.errors import EXIT_DONE, EXIT_NO_PLAN, EXIT_SAVED, EXIT_USAGE
+from brim.errors import EXIT_DONE, EXIT_ERROR, EXIT_NO_PLAN, EXIT_SAVED, EXIT_USAGE
 from brim.runfile import RunFile
 from brim.settings import load_toml
 from brim.supervisor.inspection import newest_arrays
@@ -161,9 +162,38 @@ def test_sc_s3_a_longer_run_asks_what_becomes_of_the_schedule(straight: Path, ca
     assert "--train.horizon 12 to keep" in said
 
 
+def test_sc_s3_a_stated_choice_is_told_with_both_learning_rates(straight: Path, place: Path, capsys: Any) -> None:
+    out = place / "stretched"
+    shutil.copytree(straight, out)
+    assert main(["resume", str(out), "--train.updates", "13", "--train.horizon", "24"]) == EXIT_DONE
+    assert "schedule: at update 12 the learning rate would jump from 0.0003 to 0.0018" in capsys.readouterr().err
+
+
 def test_a_second_train_into_the_same_folder_is_refused(place: Path, straight: Path, capsys: Any) -> None:
     assert main(["train", str(place / "run.toml"), "--out", str(straight)]) == EXIT_USAGE
     assert "brim resume" in capsys.readouterr().err
+
+
+def test_the_run_file_itself_is_not_written_over(place: Path, capsys: Any) -> None:
+    before = (place / "run.toml").read_bytes()
+    assert main(["train", str(place / "run.toml"), "--out", str(place)]) == EXIT_USAGE
+    assert "--out" in capsys.readouterr().err
+    assert (place / "run.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("--train.global_batch", "5000", "--train.micro_batch", "5000"), "5000"),
+        (("--model.context", "100000"), "100000"),
+    ],
+)
+def test_da_s3_too_little_text_is_told_before_anything_is_planned(
+    place: Path, capfd: Any, overrides: tuple[str, ...], said: str
+) -> None:
+    assert main(["train", str(place / "run.toml"), "--out", str(place / "little"), *overrides]) == EXIT_ERROR
+    told = capfd.readouterr().err
+    assert said in told and "compiled" not in told
 
 
 def test_no_plan_fits_is_exit_code_3(place: Path, capfd: Any) -> None:

@@ -195,12 +195,23 @@ def test_fp_s1_a_run_that_learns_nothing_stops_and_says_what_it_knows(batch: Cal
     assert sum(record.skipped for record in recorder.records) == 4
 
 
+def test_a_run_that_is_stopped_before_its_first_window_is_saved() -> None:
+    saved: list[int] = []
+    settings = TrainSettings(updates=3, global_batch=1)
+    loop, _ = make_loop(
+        linear_program(1, optax.sgd(0.1)), settings, stop=lambda: True, save=lambda window, *_: saved.append(window)
+    )
+    outcome = run(loop, itertools.repeat(linear_batch([[1.0]])))
+    assert (outcome.window, outcome.stopped, saved) == (0, True, [0])
+
+
 def test_acc_s5_one_window_without_a_target_is_skipped_and_told() -> None:
     loop, recorder = make_loop(linear_program(1, optax.sgd(0.1)), TrainSettings(updates=3, global_batch=1))
     batches = [linear_batch([[1.0]]), linear_batch([[1.0]], weights=[0]), linear_batch([[1.0]])]
     outcome = run(loop, iter(batches))
     assert [record.skipped for record in recorder.records] == [False, True, False]
     assert [record.update for record in recorder.records] == [1, 1, 2]
+    assert [math.isnan(record.loss) for record in recorder.records] == [False, True, False]
     np.testing.assert_allclose(outcome.state.trainable, [-0.2], rtol=1e-6)
 
 

@@ -56,7 +56,7 @@ def test_plain_lines_have_no_control_characters_and_every_figure():
 
 def test_a_plain_line_is_not_wrapped_or_cut():
     long = record(10, held_out_loss=2.123456, skipped=True, update=9)
-    (line,) = run(io.StringIO(), [long]).splitlines()
+    _, line = run(io.StringIO(), [long]).splitlines()  # the first tells of the skip
     assert len(line) > 100
     assert line.endswith("skipped 1")
 
@@ -78,8 +78,17 @@ def test_the_time_left_counts_from_the_first_record_of_this_process():
 
 def test_what_is_not_finite_or_skipped_is_said():
     output = run(io.StringIO(), [record(1), record(2, loss=math.nan, skipped=True, update=1)], every=1)
-    assert "loss nan" in output.splitlines()[1]
-    assert output.splitlines()[1].endswith("skipped 1")
+    assert "loss nan" in output.splitlines()[2]
+    assert output.splitlines()[2].endswith("skipped 1")
+
+
+def test_acc_s5_each_reason_for_a_skip_is_told_once():
+    bad = {"loss": math.nan, "skipped": True, "update": 1}
+    logged = [record(1), record(2, targets=0, **bad), record(3, targets=0, **bad), record(4, targets=8, **bad)]
+    output = run(io.StringIO(), logged)
+    assert output.count("window 2 had no target to learn from: it made no update (said once)") == 1
+    assert output.count("window 4 had a loss or gradient that is not finite") == 1
+    assert output.count("(said once)") == 2
 
 
 def test_a_terminal_has_one_live_line_redrawn_in_place(monkeypatch):

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import brim
 from brim.errors import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, BrimError, did_you_mean
@@ -31,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; what went wrong is on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(words)
+        with _sigterm_as_interrupt():
+            code = _run(words)
         sys.stdout.flush()
     except BrimError as error:
         if str(error):  # a process below may have told it already
@@ -45,6 +50,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     return code
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: processes below it are ended, and its exit code is one of the table."""
+    if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        # None stands for a handler that was not set by Python and cannot be put back by it.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def usage() -> str:

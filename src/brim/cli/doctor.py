@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import brim
 from brim.errors import EXIT_DONE, EXIT_ERROR
-from brim.hardware.doctor import Environment, Finding, findings
+from brim.hardware.doctor import FRACTIONS, Environment, Finding, findings
 from brim.hardware.examine import examine
 from brim.quantities import format_bytes
 
@@ -57,5 +57,8 @@ def _rows(environment: Environment) -> Iterator[tuple[str, str]]:
         yield "driver", gpu.driver
     if not environment.gpus:
         yield "driver", environment.gpu_complaint.partition("\n")[0] or "none (no nvidia-smi)"
+    set_by = next((name for name in FRACTIONS if environment.variables.get(name)), None)
+    unset = "not set: `brim train` sets it from the plan on a GPU; JAX alone would take 0.75"
+    yield "memory fraction", f"{environment.variables[set_by]} ({set_by})" if set_by else unset
     yield "XLA flags", " ".join(environment.xla_flags) or "none"
     yield from ((name, value) for name, value in environment.variables.items() if name != "XLA_FLAGS")

@@ -10,6 +10,7 @@ import tyro
 
 from brim.cli.arguments import read_with_overrides, require_price
 from brim.runfile import RunFile
+from brim.settings import require
 from brim.supervisor.folder import RunFolder
 from brim.supervisor.training import train
 
@@ -36,4 +37,6 @@ def run(arguments: list[str]) -> int:
     require_price(options.price_per_hour)
     run_file = RunFile.load(options.run_file, overrides)
     folder = RunFolder(options.out or Path("runs") / options.run_file.stem)
+    own = folder.settings.exists() and folder.settings.samefile(options.run_file)
+    require(not own, "--out", folder.path, "another folder: its run.toml is the run file itself, and would be replaced")
     return train(run_file, folder, price_per_hour=options.price_per_hour)

@@ -15,7 +15,8 @@ from brim.hardware.nvidia import Gpu, visible
 
 # Oldest drivers, from the release notes of CUDA 12.0 and 13.0 for Linux.
 _LEAST_DRIVER = {"12": 525, "13": 580}
-_FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+FRACTIONS = _FRACTION, _OLD_FRACTION = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+"""Variables that say which share of a GPU's memory JAX takes: the name of today, and the old one."""
 _PREALLOCATE, _ALLOCATOR = "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"
 _OFF = {"false", "False", "0"}  # as jaxlib reads it
 _ALLOCATORS = {"default", "bfc", "platform", "cuda_async", "vmm", "address"}

@@ -20,6 +20,7 @@ from pathlib import Path
 from brim.errors import CheckpointError, SettingsError
 from brim.runfile import RunFile
 from brim.settings import load_toml
+from brim.training.checkpoint_files import complete
 
 _ANOTHER = "choose another --out: a folder, or a name that is not taken, where you may write"
 
@@ -79,17 +80,21 @@ class RunFolder:
         """Make the folder for a new run.
 
         Raises:
-            SettingsError: if there is a run in it already, or it cannot be made or looked into.
+            SettingsError: if there is a run in it that can be resumed, or something of another program's that the run
+                would write over, or it cannot be made or looked into.
         """
         self.make()
         try:
-            taken = self.settings.exists() and self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+            taken = self.settings.exists() and bool(complete(self.checkpoints))
+            foreign = self.metrics.exists() and not self.settings.exists()
         except OSError as error:
             raise SettingsError(f"cannot look into {self.path}: {error.strerror}", hint=_ANOTHER) from None
         if taken:
             raise SettingsError(
                 f"{self.path} holds a run with checkpoints", hint=f"brim resume {self.path}, or choose another --out"
             )
+        if foreign:
+            raise SettingsError(f"{self.metrics} is there already, and is of no run of brim", hint=_ANOTHER)
 
     def make(self) -> None:
         """Make the folder if it is not there.

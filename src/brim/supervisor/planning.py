@@ -13,11 +13,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from brim.errors import BrimError
+from brim.errors import BrimError, CheckpointError
 from brim.planner import Plan, memory_fraction
 from brim.planner.question import Question
 from brim.planner.remembered import remembered, search_key, searched
@@ -26,6 +27,8 @@ from brim.settings import to_tables
 from brim.supervisor.folder import RunFolder, write_whole
 from brim.supervisor.request import Request, question_of
 from brim.supervisor.vocabulary import with_known_vocabulary
+
+_GRACE_SECONDS = 10
 
 
 class PlanningFailed(BrimError):
@@ -74,11 +77,34 @@ def plan_run(folder: RunFolder, *, price_per_hour: float | None = None) -> Plan:
     command = [sys.executable, "-m", "brim", "plan", str(folder.settings), "--json"]
     if price_per_hour is not None:
         command += ["--price-per-hour", str(price_per_hour)]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True)
-    if finished.returncode:
-        raise PlanningFailed(finished.returncode)
-    write_whole(folder.plan, finished.stdout)
+    write_whole(folder.plan, printed_by(command))
     return load_plan(folder)
+
+
+def printed_by(command: Sequence[str]) -> str:
+    """What a planning process prints to stdout; it is ended with this one.
+
+    Raises:
+        PlanningFailed: with its exit code, unless that is 0.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as planner:
+        try:
+            printed, _ = planner.communicate()
+        except BaseException:
+            _end(planner)
+            raise
+    if planner.returncode:
+        raise PlanningFailed(planner.returncode)
+    return printed
+
+
+def _end(planner: subprocess.Popen[str]) -> None:
+    """Ask it to end, so that it can end the processes that compile for it; they would go on without it."""
+    planner.terminate()
+    try:
+        planner.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        planner.kill()
 
 
 def load_plan(folder: RunFolder) -> Plan:
@@ -87,7 +113,13 @@ def load_plan(folder: RunFolder) -> Plan:
     Raises:
         CheckpointError: if it is missing or damaged.
     """
-    return Plan.from_json(json.loads(folder.plan.read_text(encoding="utf-8")))
+    hint = f"plan again: brim plan {folder.settings} --json > {folder.plan}"
+    try:
+        return Plan.from_json(json.loads(folder.plan.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder.path} has no plan.json: it ended before its plan was made", hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder.plan} cannot be read: {error}", hint=hint) from None
 
 
 def reserve_device_memory(plan: Plan) -> float | None:

@@ -54,8 +54,20 @@ def build_program(run: RunFile) -> Program:
     return replace(program, learning_rate=rate)
 
 
-def training_batches(run: RunFile, program: Program, corpus: Corpus) -> BatchIterator:
-    """Global batches for ever, in the order that the seed gives.
+def require_rows(run: RunFile, corpus: Corpus) -> None:
+    """Check that there are rows to train on, and rows to evaluate if anything is held out; before planning does it.
+
+    Raises:
+        DataError: naming how many there are and how many are needed.
+    """
+    length = run.settings.model.resolved().context
+    training_batches(run, length, corpus).close()
+    if corpus.held_out.tokens:
+        evaluation_batches(corpus.held_out, rows=1, length=length, pack=run.settings.data.pack).close()
+
+
+def training_batches(run: RunFile, length: int, corpus: Corpus) -> BatchIterator:
+    """Global batches for ever, in the order that the seed gives, in rows of `length` tokens.
 
     Raises:
         DataError: if there is less than one batch.
@@ -64,7 +76,7 @@ def training_batches(run: RunFile, program: Program, corpus: Corpus) -> BatchIte
     return batches(
         corpus.train,
         rows=settings.train.global_batch,
-        length=program.tokens_per_row,
+        length=length,
         seed=settings.train.seed,
         epochs=None,
         pack=settings.data.pack,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from brim.planner import Plan
 from brim.program import Program
 from brim.quantities import format_bytes, format_count, format_seconds
 from brim.runfile import KEEPS_THE_STATE, RunFile
-from brim.settings import load_toml, merge, parse_overrides
 from brim.supervisor import setup
 from brim.supervisor.folder import RunFolder, write_whole
 from brim.supervisor.peak import PeakMemory
@@ -64,6 +63,7 @@ def train(run: RunFile, folder: RunFolder, *, price_per_hour: float | None = Non
     for warning in corpus.warnings:
         say(f"data: {warning}")
     run = run.with_vocabulary(corpus.tokenizer.vocabulary_size)
+    setup.require_rows(run, corpus)
     write_whole(folder.settings, run.to_toml())
     plan = plan_run(folder, price_per_hour=price_per_hour)
     reserve_device_memory(plan)
@@ -87,8 +87,7 @@ def resume(folder: RunFolder, overrides: Sequence[str] = ()) -> int:
         CheckpointError: if there is no checkpoint, or a changed key would change what the state means.
     """
     saved = folder.load_settings()
-    tables = merge(load_toml(folder.settings), parse_overrides(overrides))
-    run = RunFile.from_tables(tables, source=str(folder.settings))
+    run = RunFile.load(folder.settings, overrides)
     _refuse_changed_meaning(saved, run)
     plan = load_plan(folder)
     reserve_device_memory(plan)
@@ -115,7 +114,7 @@ def _session(run: RunFile, folder: RunFolder, plan: Plan, corpus: Corpus) -> Ite
     program = setup.build_program(run)
     settings = run.settings.train
     with ExitStack() as stack:
-        batches = setup.training_batches(run, program, corpus)
+        batches = setup.training_batches(run, program.tokens_per_row, corpus)
         stack.callback(batches.close)
         checkpoints = Checkpoints(folder.checkpoints, keep_last=settings.keep_last, keep_best=settings.keep_best)
         stack.callback(checkpoints.close)
@@ -129,8 +128,8 @@ def _run(session: Session, state: State, held_out_loss: float | None) -> int:
     for note in session.step.notes:
         say(f"note: {note}")
     settings = session.run.settings.train
-    with ExitStack() as stack:
-        request = stack.enter_context(stop_on_signals())
+    # Signals stay what they are until the end: schedulers repeat them while what is saved is still being drawn.
+    with stop_on_signals() as request, ExitStack() as stack:
         metrics = MetricsFile(session.folder.metrics, after_window=start)
         trackers: list[Tracker] = [
             metrics,
@@ -151,15 +150,16 @@ def _run(session: Session, state: State, held_out_loss: float | None) -> int:
         )
         outcome = loop.run(state, setup.only_arrays_of(session.program, session.batches))
         session.checkpoints.wait()
-    say(peak.describe())
-    return _finish(session, outcome)
+        stack.close()
+        say(peak.describe())
+        return _finish(session, outcome)
 
 
 def _finish(session: Session, outcome: Outcome) -> int:
     path = session.folder.path
-    records = read_metrics(session.folder.metrics)
-    if records:
-        draw_curves(records, session.folder.curves, title=path.name)
+    with suppress(KeyboardInterrupt):  # all is saved, and a picture that is not wanted changes nothing about that
+        if records := read_metrics(session.folder.metrics):
+            draw_curves(records, session.folder.curves, title=path.name)
     if outcome.stopped:
         say(f"stopped after window {outcome.window} and saved; go on with: brim resume {path}")
         return EXIT_SAVED
@@ -221,12 +221,14 @@ def _refuse_changed_meaning(saved: RunFile, run: RunFile) -> None:
 def _require_horizon_choice(saved: RunFile, run: RunFile, records: dict[str, Any]) -> None:
     """A longer or shorter run moves the whole schedule: show by how much, and ask for a choice."""
     old, new = saved.settings, run.settings
-    if new.train.horizon is not None or old.train.schedule_updates == new.train.schedule_updates:
+    if old.train.schedule_updates == new.train.schedule_updates:
         return
     before = Horizon(old.schedule, old.train.schedule_updates)
     after = Horizon(new.schedule, new.train.schedule_updates)
     change = horizon_change(before, after, records["update"])
-    if change is not None:
+    if change is not None and new.train.horizon is not None:
+        say(f"schedule: {change}")
+    elif change is not None:
         raise SettingsError(
             str(change),
             hint=f"add --train.horizon {after.total_updates} to stretch the schedule, or "

@@ -120,7 +120,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Numbers of the complete checkpoints, ascending."""
-        return [step for step in files.numbered(self.folder) if files.damage(self.folder, step) is None]
+        return files.complete(self.folder)
 
     def incomplete(self) -> dict[int, str]:
         """Numbered folders that are no complete checkpoint, and why. They are left alone on disk."""

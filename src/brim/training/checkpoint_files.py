@@ -73,6 +73,11 @@ def numbered(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isascii() and path.name.isdigit())
 
 
+def complete(folder: Path) -> list[int]:
+    """Numbers of the complete checkpoints, ascending."""
+    return [step for step in numbered(folder) if damage(folder, step) is None]
+
+
 def damage(folder: Path, step: int) -> str | None:
     """What is wrong with checkpoint `step`, or None when every file is there with the size it had when written."""
     final = folder / str(step)

@@ -29,7 +29,7 @@ from brim.tree import PyTree
 
 
 class Save(Protocol):
-    """Saves a state after a window, with the newest held-out loss if there is one; may return before it is on disk."""
+    """Saves a state after a window, with its held-out loss if it was evaluated; may return before it is on disk."""
 
     def __call__(self, window: int, state: State, held_out_loss: float | None, /) -> None: ...
 
@@ -82,7 +82,7 @@ class Loop:
             DivergenceError: after `stop_after_skips` windows in a row that made no update.
         """
         window, held_out = int(state.window), None
-        saved = window
+        saved = window or None  # a run goes on from a save; a new one has none, even if it is stopped at once
         reader = _Reader(self)
         while window < self.settings.updates and not self.stop():
             with reader.throughput.waiting():
@@ -133,22 +133,22 @@ class _Reader:
         """Report what is in flight, with its held-out loss if a state to evaluate is given; returns that loss."""
         if self._pending is None:
             return None
-        record, skipped_in_a_row = self._read(self._pending)
+        record, metrics = self._read(self._pending)
         self._pending = None
         if state is not None and self._loop.evaluate is not None:
             record = replace(record, held_out_loss=self._loop.evaluate(state))
             self.throughput.restart()
-        self._report(record, skipped_in_a_row)
+        self._report(record, metrics)
         return record.held_out_loss
 
-    def _read(self, metrics: StepMetrics) -> tuple[Record, int]:
+    def _read(self, metrics: StepMetrics) -> tuple[Record, StepMetrics]:
         host: Any = jax.device_get(metrics)
         targets = int(host.count)
         interval = self.throughput.finish(targets)
         record = Record(
             window=int(host.window),
             update=int(host.update),
-            loss=float(host.loss),
+            loss=float(host.loss) if targets else math.nan,  # a mean of nothing is no 0
             learning_rate=float(host.learning_rate),
             gradient_norm=float(host.gradient_norm),
             targets=targets,
@@ -159,20 +159,21 @@ class _Reader:
             memory_bytes=memory_in_use_bytes(),
             elapsed_seconds=self._loop.clock() - self._began,
         )
-        return record, int(host.skipped_in_a_row)
+        return record, host
 
-    def _report(self, record: Record, skipped_in_a_row: int) -> None:
+    def _report(self, record: Record, metrics: StepMetrics) -> None:
         for tracker in self._loop.trackers:
             tracker.log(record)
         if not record.skipped:
             self._last_finite = record
-        elif skipped_in_a_row >= self._loop.settings.stop_after_skips:
-            raise self._divergence(record, skipped_in_a_row)
+        elif int(metrics.skipped_in_a_row) >= self._loop.settings.stop_after_skips:
+            raise self._divergence(record, metrics)
 
-    def _divergence(self, record: Record, skipped_in_a_row: int) -> DivergenceError:
+    def _divergence(self, record: Record, metrics: StepMetrics) -> DivergenceError:
+        skipped_in_a_row = int(metrics.skipped_in_a_row)
         last = self._last_finite
         before = f"; the last update made was {last.update}, with loss {last.loss:.4g}" if last else ""
-        if math.isfinite(record.loss) and math.isfinite(record.gradient_norm):
+        if bool(metrics.finite):
             return DivergenceError(
                 f"{skipped_in_a_row} windows in a row had no target to learn from{before}",
                 hint="look at the targets of the data: padding, prompts and document ends have none",

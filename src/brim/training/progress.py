@@ -44,6 +44,7 @@ class Progress:
         self._last: Record | None = None
         self._shown: Record | None = None
         self._skipped = 0
+        self._told: set[str] = set()
         self._drawn = -math.inf
         terminal = stream.isatty()
         self._console = Console(file=stream, force_terminal=terminal, soft_wrap=not terminal, highlight=False)
@@ -58,6 +59,8 @@ class Progress:
         self._first = self._first or record
         self._last = record
         self._skipped += record.skipped
+        if record.skipped:
+            self._tell_of_skip(record)
         if record.held_out_loss is not None:
             self._held_out_loss = record.held_out_loss
         if self._live is not None:
@@ -77,6 +80,13 @@ class Progress:
             self._live.stop()
         elif self._last is not self._shown:
             self._print()
+
+    def _tell_of_skip(self, record: Record) -> None:
+        """Once for each of the two reasons: the line counts how often it happens."""
+        reason = "a loss or gradient that is not finite" if record.targets else "no target to learn from"
+        if reason not in self._told:
+            self._told.add(reason)
+            self.note(f"window {record.window:,} had {reason}: it made no update (said once)")
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()

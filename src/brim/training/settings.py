@@ -16,17 +16,17 @@ class TrainSettings:
     """The TOML table `[train]`.
 
     Attributes:
-        updates: optimizer updates in the run.
+        updates: windows (global batches) in the run: an optimizer update each, unless one is skipped.
         global_batch: rows per update. Fitting a budget never changes it.
         micro_batch: rows per forward and backward pass; left out, the planner chooses.
         seed: of parameters, dropout and data order.
         log_every: updates between plain log lines; metrics are kept for every update.
         evaluate_every: updates between evaluations on held-out data; 0: at the end only.
-        evaluation_rows: most held-out rows per evaluation; 0: all of them.
+        evaluation_rows: held-out rows per evaluation, whatever the micro-batch; 0, or more than there are: all of them.
         checkpoint_every: updates between checkpoints; 0: at the end only. The end and a signal always save one.
         keep_last: newest checkpoints that are kept.
-        keep_best: checkpoints with the lowest held-out loss that are kept besides.
-        stop_after_skips: updates skipped in a row, because a number was not finite, after which the run stops.
+        keep_best: checkpoints with the lowest held-out loss that are kept besides, of those whose window was evaluated.
+        stop_after_skips: windows skipped in a row, not finite or without a target, after which the run stops.
         horizon: updates that the learning-rate schedule is laid out for; left out, `updates`.
     """
 

@@ -22,7 +22,7 @@ class State:
         key: the run's random key. It never changes: keys of a window are derived from it and `window`.
         window: windows (global batches) consumed, skipped ones included; also the position in the data.
         update: optimizer updates made. Schedules count these.
-        skipped_in_a_row: windows skipped since the last update, because a number was not finite.
+        skipped_in_a_row: windows skipped since the last update: not finite, or without a target.
     """
 
     trainable: PyTree

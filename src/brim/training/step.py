@@ -52,6 +52,7 @@ class Step:
         Raises:
             ShapeError: if the batch or the state has other shapes than the compiled step; names each change.
         """
+        _require_shapes(self.assembly.state, state, "state")
         _require_shapes(self.assembly.batch, batch, "batch")
         return self.compiled(state, batch)
 
@@ -61,6 +62,7 @@ class Step:
         Raises:
             ShapeError: as for a window.
         """
+        _require_shapes(self.assembly.state, state, "state")
         _require_shapes(self.assembly.evaluation_batch, batch, "evaluation batch")
         return self.compiled_evaluation(state, batch)
 
@@ -95,5 +97,5 @@ def _require_shapes(expected: Specs, found: PyTree, what: str) -> None:
         changes = shape_changes(expected, found)
         raise ShapeError(
             f"the {what} has other shapes than the compiled step:\n  " + "\n  ".join(changes),
-            hint="a step is compiled once per run; pad every batch to one shape",
+            hint="a step is compiled once per run; pad every batch to one shape, and keep the state of the same step",
         )

@@ -18,6 +18,7 @@ _TAGS = {
     "speed/tokens_per_second": "tokens_per_second",
     "speed/waiting_share": "waiting_share",
     "memory/bytes": "memory_bytes",
+    "optimizer/skipped": "skipped",
 }
 
 

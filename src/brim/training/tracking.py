@@ -26,7 +26,7 @@ class Record:
     Attributes:
         window: windows consumed, this one included.
         update: optimizer updates made, this one included unless it was skipped.
-        loss: mean over the window's targets, before the update.
+        loss: mean over the window's targets, before the update; NaN when it had none.
         learning_rate: of this update.
         gradient_norm: global norm before clipping.
         targets: what the update learned from; padding is not counted.
