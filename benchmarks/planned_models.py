@@ -86,7 +86,7 @@ def row(model: str, plan: Plan) -> dict[str, Any]:
         "candidates": len(plan.candidates),
         "compiles": plan.compiles,
         "search_seconds": plan.seconds,
-        "compile_seconds": sum(candidate.compile_seconds or 0.0 for candidate in plan.candidates),
+        "compile_seconds": plan.compile_seconds,
     }
     if not plan.fits:
         return found

@@ -43,6 +43,7 @@ class Plan:
         versions: of brim, jax, jaxlib and the platform that compiled.
         seconds: what the search took.
         compiles: how many programs it compiled.
+        compile_seconds: what those compiles took, added up; several may have run at a time.
         updates: length of the run in updates, if it was told.
         price_per_hour: of the device, in the reader's currency, if it was told.
         fixed: names of the techniques that were given and not searched.
@@ -60,6 +61,7 @@ class Plan:
     versions: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     compiles: int = 0
+    compile_seconds: float = 0.0
     updates: int | None = None
     price_per_hour: float | None = None
     fixed: tuple[str, ...] = ()
@@ -189,6 +191,7 @@ class Plan:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "global_batch": self.global_batch,
             "compiles": self.compiles,
+            "compile_seconds": self.compile_seconds,
             "updates": self.updates,
             "run_seconds": self.run_seconds if self.fits else None,
             "price_per_hour": self.price_per_hour,
@@ -212,6 +215,7 @@ class Plan:
                 device=_device(record["device_facts"]),
                 candidates=tuple(map(Candidate.from_json, record["candidates"])),
                 fixed=tuple(record["fixed"]),
+                compile_seconds=record.get("compile_seconds", 0.0),  # plans of earlier versions do not say
                 memory_report=None if record["report"] is None else MemoryReport.from_json(record["report"]),
                 kernels=None if record["kernels"] is None else KernelList.from_json(record["kernels"]),
                 **{name: record[name] for name in _PLAIN_FIELDS},

@@ -137,6 +137,7 @@ def decide(
         versions=versions(question.device),
         seconds=time.perf_counter() - start,
         compiles=len(compiler.selection.peaks),
+        compile_seconds=sum(compiled.seconds for compiled in compiler.compiled.values()),
         fixed=tuple(technique.name for technique in question.fixed),
         unit="tokens" if program.tokens_per_row > 1 else "rows",
         host_budget_bytes=question.host_budget_bytes,
