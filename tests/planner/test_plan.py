@@ -17,8 +17,8 @@ from brim.planner import Plan
 from brim.planner.compile import CompileFunction
 from brim.planner.question import Question
 from brim.planner.search import survey
-from brim.planner.space import settings_of
-from brim.planner.table import settings_words, shared_settings
+from brim.planner.space import settings_of, settings_words
+from brim.planner.table import shared_settings
 from planner.conftest import QUICK
 from planner.stacked import CPU, LENGTH, WIDTH, stacked_program
 

@@ -10,7 +10,7 @@ import pytest
 from brim.errors import TechniqueError
 from brim.planner import space
 from brim.planner.question import Question
-from brim.planner.space import micro_batches, recipes, settings_of, with_plain, with_steps
+from brim.planner.space import family_of, micro_batches, recipes, settings_of, with_plain, with_steps, words_of
 from brim.techniques import REGISTRY, Accumulation, Precision, Recipe, Rematerialization, Technique
 from planner.stacked import CPU, stacked_program
 from programs import batch_norm_program
@@ -107,3 +107,12 @@ def test_changes_of_one_thing_keep_the_rest() -> None:
     )
     assert with_plain(recipe, frozenset({"residuals"})) == Recipe.of(2, Accumulation(4), compiler_options={"a": "1"})
     assert settings_of(recipe) == settings_of(with_steps(recipe, 8)) != settings_of(Recipe.of(2, Accumulation(4)))
+
+
+def test_compiler_options_are_searched_when_that_is_asked_for() -> None:
+    question = Question(CPU, 2**30, 2)
+    usual = list(recipes(stacked_program(), question))
+    found = list(recipes(stacked_program(), replace(question, search_compiler_options=True)))
+    assert {recipe.describe() for recipe in usual} < {recipe.describe() for recipe in found}
+    assert len(found) == 2 * len(usual) == len({(family_of(recipe), recipe.micro_batch) for recipe in found})
+    assert words_of(found[-1]).endswith("xla_cpu_enable_concurrency_optimized_scheduler=False")

@@ -42,7 +42,9 @@ def prospects() -> tuple[Prospect, ...]:
 
 def plan_with(workers: Workers | None, prospects: tuple[Prospect, ...], budget: int = BUDGET) -> Plan:
     program = stacked_program(sizes=True)
-    return replace(decide(program, prospects, Question(CPU, budget, ROWS, (FULL,)), workers=workers), seconds=0)
+    return replace(
+        decide(program, prospects, Question(CPU, budget, ROWS, (FULL,)), workers=workers), seconds=0, compile_seconds=0
+    )
 
 
 def gone(pid: int) -> bool:

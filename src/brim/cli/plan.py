@@ -43,6 +43,9 @@ class Arguments:
     """Most host memory a step may use, such as 64GiB; left out, it is not limited."""
     allow_lossy: bool = False
     """Search techniques too that may change the results; what changes the model never is."""
+    search_compiler_options: bool = False
+    """Search options of XLA too, each at another value than brim's own. Takes several times as many compiles, and what
+    they do to the time is not predicted."""
     device: str | None = None
     """A device that need not be here, such as rtx-4090 (`brim devices` lists them), or a TOML file that describes one;
     otherwise the one that is here."""
@@ -105,6 +108,7 @@ def _request(options: Arguments) -> Request:
         price_per_hour=options.price_per_hour,
         host_budget_bytes=parse_bytes(options.host_budget) if options.host_budget else None,
         allow_lossy=options.allow_lossy,
+        search_compiler_options=options.search_compiler_options,
         workers=options.workers,
         cache=Cache.of_user() if options.cache else None,
         progress=tell,

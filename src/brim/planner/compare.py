@@ -22,8 +22,7 @@ from brim.errors import DeviceError, SettingsError, TechniqueError
 from brim.hardware.names import find
 from brim.planner.advice import smallest_of
 from brim.planner.plan import Plan
-from brim.planner.space import settings_of
-from brim.planner.table import settings_words
+from brim.planner.space import words_of
 from brim.quantities import format_bytes, format_count, format_seconds
 
 
@@ -147,7 +146,7 @@ def _cells(plan: Plan, *, length: bool, priced: bool) -> list[str]:
     cells = [
         "yes",
         f"{chosen.recipe.micro_batch} x {chosen.recipe.accumulation}",
-        settings_words(settings_of(chosen.recipe)),
+        words_of(chosen.recipe),
         _share(chosen.peak_bytes or 0, plan.budget_bytes),
         format_seconds(chosen.cost.seconds),
         format_count(round(chosen.predicted_tokens_per_second)),
@@ -163,7 +162,7 @@ def _misfit(plan: Plan) -> list[str]:
     if smallest is None or smallest.peak_bytes is None:
         return ["", "; ".join(sorted({candidate.reason for candidate in plan.candidates}))]
     over = format_bytes(smallest.peak_bytes - plan.budget_bytes)
-    settings = settings_words(settings_of(smallest.recipe))
+    settings = words_of(smallest.recipe)
     return [
         f"{smallest.recipe.micro_batch} x {smallest.recipe.accumulation}",
         f"the smallest found, {settings}, is over by {over}",

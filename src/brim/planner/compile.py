@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from brim.compiled import Audit, audit_compile
+from brim.hardware.chatter import without_chatter
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache, key_of
 from brim.planner.memory import Memory
@@ -73,7 +74,8 @@ def compile_window(
     if known is not None:
         memory = Memory(**known)
     else:
-        compiled = lowered.compile(compiler_options=options or None)
+        with without_chatter():
+            compiled = lowered.compile(compiler_options=options or None)
         memory = Memory.of(compiled, assembly, accumulating=recipe.accumulation > 1)
         if cache is not None:
             cache.write(key, dataclasses.asdict(memory))
@@ -89,7 +91,9 @@ def audit_window(program: Program, recipe: Recipe, device: Device, target: Targe
     """
     assembly = assemble(program, recipe, device, lambda note: None)
     target = target or Target.of(device)
-    return audit_compile(target.lower(assembly), target.options(recipe.compiler_options))
+    lowered = target.lower(assembly)
+    with without_chatter():
+        return audit_compile(lowered, target.options(recipe.compiler_options))
 
 
 def _key(lowered: Any, assembly: Assembly, recipe: Recipe, target: Target, options: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from brim.planner import memory, table
 from brim.planner.candidate import Candidate
 from brim.planner.palette import BUDGET, COLOURS, OTHER, unit_of
 from brim.planner.plan import Plan
-from brim.planner.space import settings_of
+from brim.planner.space import settings_words, words_of
 from brim.planner.timeline import draw_timeline
 from brim.planner.verdicts import against
 from brim.quantities import format_bytes, format_count, format_seconds
@@ -57,7 +57,7 @@ def draw_plan(plan: Plan, folder: Path, name: str) -> list[Path]:
         OSError: if a picture cannot be written.
     """
     shared = [technique for technique in table.shared_settings(plan.candidates) if not technique.is_plain]
-    settings = f", {table.settings_words(shared)}" if shared else ""
+    settings = f", {settings_words(shared)}" if shared else ""
     title = f"{name} on {plan.device.kind}, global batch {plan.global_batch} rows{settings}"
     bars = bars_of(plan)
     drawn: list[tuple[str, tuple[float, float], Callable[[Figure, Plan], Any]]] = [
@@ -175,7 +175,7 @@ def _label_bars(axes: Axes, places: Iterable[float], candidates: Sequence[Candid
 def _words(candidate: Candidate, plan: Plan) -> str:
     """A candidate's split and settings, without those that all candidates share."""
     shared = table.shared_settings(plan.candidates)
-    settings = table.settings_words([each for each in settings_of(candidate.recipe) if each not in shared])
+    settings = words_of(candidate.recipe, shared)
     chosen = "chosen: " if candidate.outcome == "chosen" else ""
     return f"{chosen}{candidate.recipe.micro_batch} x {candidate.recipe.accumulation}, {settings}"
 

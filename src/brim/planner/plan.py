@@ -23,6 +23,7 @@ from brim.hardware.facts import Device, PeakFlops, Target
 from brim.planner import report, table
 from brim.planner.advice import no_plan_fits, smallest_of
 from brim.planner.candidate import Candidate
+from brim.planner.space import settings_words
 from brim.program import Program
 from brim.quantities import format_bytes, format_seconds
 from brim.techniques import Recipe
@@ -150,7 +151,7 @@ class Plan:
             f"{counts}; {', '.join(f'{name} {version}' for name, version in self.versions.items())}",
         ]
         shared = [technique for technique in table.shared_settings(self.candidates) if not technique.is_plain]
-        lines += [f"in every candidate: {table.settings_words(shared)}"] if shared else []
+        lines += [f"in every candidate: {settings_words(shared)}"] if shared else []
         lines += [f"fixed and not searched: {', '.join(self.fixed)}"] if self.fixed else []
         return "\n".join([*lines, *self._length()])
 

@@ -28,6 +28,7 @@ class Question:
             or only the whole of it where rows depend on each other.
         host_budget_bytes: the most host memory the step may need; None: not limited.
         allow_lossy: whether techniques are searched that may change the results. What changes the model never is.
+        search_compiler_options: whether XLA's options are searched too; see hardware/compiler_options.py.
 
     Raises:
         SettingsError: if there is no budget, or the global batch, the micro-batch and what is fixed do not go together.
@@ -41,6 +42,7 @@ class Question:
     micro_batch: int | None = None
     host_budget_bytes: int | None = None
     allow_lossy: bool = False
+    search_compiler_options: bool = False
 
     def __post_init__(self) -> None:
         require(self.budget_bytes > 0, "budget_bytes", self.budget_bytes, "more than 0 bytes")

@@ -34,6 +34,7 @@ def search_key(about: Mapping[str, Any], question: Question) -> str:
         "batches": [question.global_batch, question.micro_batch],
         "fixed": {technique.name: to_tables(technique) for technique in question.fixed},
         "allow_lossy": question.allow_lossy,
+        "search_compiler_options": question.search_compiler_options,
         "registry": [f"{kind.__module__}.{kind.__qualname__}" for kind in REGISTRY],
         "settings": {name: getattr(jax.config, name) for name in TRACED_SETTINGS},
     }

@@ -29,7 +29,7 @@ from brim.planner.cost_model import CostModel
 from brim.planner.plan import Plan
 from brim.planner.question import Question
 from brim.planner.selection import MAX_COMPILES, Option, Selection
-from brim.planner.space import recipes, settings_of
+from brim.planner.space import family_of, recipes
 from brim.planner.target import Target
 from brim.planner.verdicts import Prospect, against, exceeds, verdicts
 from brim.planner.versions import versions
@@ -220,4 +220,4 @@ def _traced_once(program: Program) -> Program:
 
 
 def _option(recipe: Recipe, bound: Bound) -> Option:
-    return Option(settings_of(recipe), recipe.micro_batch, bound)
+    return Option(family_of(recipe), recipe.micro_batch, bound)

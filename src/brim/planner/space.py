@@ -7,10 +7,10 @@ number of micro-batches follows from the micro-batch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from brim.errors import TechniqueError
-from brim.hardware.compiler_options import default_options
+from brim.hardware.compiler_options import default_options, departures_in, option_sets
 from brim.hardware.facts import Device
 from brim.planner.question import STEPS, Question, divisors_of
 from brim.program import Program
@@ -36,10 +36,10 @@ def recipes(program: Program, question: Question) -> Iterator[Recipe]:
     given = {technique.name: technique for technique in question.fixed}
     _refuse_obstacles(given, program, device)
     choices = (_choices(kind, given, program, question) for kind in REGISTRY if kind.name != STEPS)
-    for techniques in itertools.product(*choices):
+    option_sets_asked = option_sets(device) if question.search_compiler_options else (default_options(device),)
+    for techniques, options in itertools.product(itertools.product(*choices), option_sets_asked):
         for micro_batch in sizes:
-            steps = question.global_batch // micro_batch
-            recipe = _recipe(micro_batch, steps, techniques, default_options(device))
+            recipe = _recipe(micro_batch, question.global_batch // micro_batch, techniques, options)
             if recipe is not None and recipe.obstacle(program, device) is None:
                 yield recipe
 
@@ -47,6 +47,22 @@ def recipes(program: Program, question: Question) -> Iterator[Recipe]:
 def settings_of(recipe: Recipe) -> tuple[Technique, ...]:
     """The techniques of a recipe without the one that follows from the micro-batch."""
     return tuple(technique for technique in recipe.techniques if technique.name != STEPS)
+
+
+def family_of(recipe: Recipe) -> Hashable:
+    """Equal for recipes that differ in nothing but how the global batch is split."""
+    return settings_of(recipe), frozenset(recipe.compiler_options.items())
+
+
+def words_of(recipe: Recipe, shared: Sequence[Technique] = ()) -> str:
+    """The settings of a recipe in a few words, without those that are said elsewhere."""
+    own = settings_words([technique for technique in settings_of(recipe) if technique not in shared])
+    return ", ".join(filter(None, (own, departures_in(recipe.compiler_options))))
+
+
+def settings_words(techniques: Sequence[Technique]) -> str:
+    """Settings in a few words; `plain` where no technique does anything."""
+    return ", ".join(technique.describe() for technique in techniques if not technique.is_plain) or "plain"
 
 
 def with_steps(recipe: Recipe, steps: int) -> Recipe:

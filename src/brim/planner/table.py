@@ -14,7 +14,7 @@ from rich.text import Text
 
 from brim.planner.candidate import Candidate
 from brim.planner.memory import OWNERS
-from brim.planner.space import settings_of
+from brim.planner.space import family_of, settings_of, words_of
 from brim.quantities import format_bytes, format_count, format_seconds
 from brim.techniques import Technique
 
@@ -24,11 +24,6 @@ def shared_settings(candidates: Sequence[Candidate]) -> tuple[Technique, ...]:
     first, *others = (settings_of(candidate.recipe) for candidate in candidates)
     shared = tuple(technique for technique in first if all(technique in settings for settings in others))
     return shared if len(shared) < len(first) else ()
-
-
-def settings_words(techniques: Sequence[Technique]) -> str:
-    """Settings in a few words; `plain` where no technique does anything."""
-    return ", ".join(technique.describe() for technique in techniques if not technique.is_plain) or "plain"
 
 
 def compared(candidates: Sequence[Candidate], shared: Sequence[Technique], budget_bytes: int, unit: str) -> Table:
@@ -61,7 +56,7 @@ def rejected(candidates: Sequence[Candidate], shared: Sequence[Technique], budge
     table.add_column("rejected", overflow="fold")
     table.add_column("why", overflow="fold")
     for places, group in _grouped(candidates):
-        name = f"{_splits(group)}: {_settings(group[0], shared)}"
+        name = f"{_splits(group)}: {words_of(group[0].recipe, shared)}"
         table.add_row(_places(places), Text(name), Text(_why(group, candidates, budget_bytes)))
     return table
 
@@ -70,7 +65,7 @@ def _rows(
     candidates: Sequence[Candidate], shared: Sequence[Technique], budget_bytes: int, unit: str
 ) -> Iterator[tuple[str, list[str]]]:
     yield "rows x steps", [_split(candidate) for candidate in candidates]
-    yield "settings", [_settings(candidate, shared) for candidate in candidates]
+    yield "settings", [words_of(candidate.recipe, shared) for candidate in candidates]
     owned = [candidate.memory.owners if candidate.memory else {} for candidate in candidates]
     for owner in OWNERS:
         if any(owners.get(owner) for owners in owned):
@@ -91,7 +86,7 @@ def _grouped(candidates: Sequence[Candidate]) -> list[tuple[list[int], list[Cand
         reason = "" if candidate.outcome in ("pruned", "slower") else candidate.reason  # ranges stand for those two
         alike = candidate.recipe.micro_batch if candidate.outcome in ("over", "failed") else reason
         if not candidate.fits:
-            groups.setdefault((settings_of(candidate.recipe), candidate.outcome, alike), []).append(place)
+            groups.setdefault((family_of(candidate.recipe), candidate.outcome, alike), []).append(place)
     return [(places, [candidates[place - 1] for place in places]) for places in groups.values()]
 
 
@@ -124,7 +119,3 @@ def _splits(group: Sequence[Candidate]) -> str:
 
 def _split(candidate: Candidate) -> str:
     return f"{candidate.recipe.micro_batch} x {candidate.recipe.accumulation}"
-
-
-def _settings(candidate: Candidate, shared: Sequence[Technique]) -> str:
-    return settings_words([technique for technique in settings_of(candidate.recipe) if technique not in shared])

@@ -11,7 +11,7 @@ from brim.compiled import MemoryReport, Timeline
 from brim.planner import table
 from brim.planner.palette import BUDGET, COLOURS, by_class, class_of, unit_of
 from brim.planner.plan import Plan
-from brim.planner.space import settings_of
+from brim.planner.space import words_of
 from brim.quantities import format_bytes
 from brim.training.drawing import INK, QUIET
 
@@ -42,7 +42,7 @@ def draw_timeline(figure: Figure, plan: Plan) -> Axes:
     axes.set_xlabel("place in the schedule of one step (the body of a loop stands once)")
     axes.set_ylabel(f"device memory, {word}")
     shared = table.shared_settings(plan.candidates)
-    settings = table.settings_words([each for each in settings_of(shown.recipe) if each not in shared])
+    settings = words_of(shown.recipe, shared)
     chosen = "chosen" if plan.fits else "smallest found"
     axes.set_title(
         f"Bytes alive, {chosen}: {shown.recipe.micro_batch} x {shown.recipe.accumulation}, {settings}", pad=24

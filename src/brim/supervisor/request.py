@@ -21,6 +21,7 @@ class Request:
         budget_bytes: most device memory a step may use; None: as the run file says, else what is free.
         host_budget_bytes: most host memory a step may use; None: not limited.
         allow_lossy: whether techniques are searched that may change the results.
+        search_compiler_options: whether XLA's options are searched too.
         price_per_hour: of the device, to say what the run costs.
         workers: how many processes compile; 0: this one; None: as is best for the device and program.
         cache: where compiles and finished searches are kept; None: nowhere.
@@ -31,6 +32,7 @@ class Request:
     budget_bytes: int | None = None
     host_budget_bytes: int | None = None
     allow_lossy: bool = False
+    search_compiler_options: bool = False
     price_per_hour: float | None = None
     workers: int | None = None
     cache: Cache | None = None
@@ -48,6 +50,14 @@ def question_of(run: RunFile, request: Request) -> Question:
     Raises:
         SettingsError: if batch, micro-batch and fixed techniques do not go together.
     """
-    train, budget_bytes = run.settings.train, budget_of(run, request)
-    host, lossy = request.host_budget_bytes, request.allow_lossy
-    return Question(request.device, budget_bytes, train.global_batch, run.techniques, train.micro_batch, host, lossy)
+    train = run.settings.train
+    return Question(
+        device=request.device,
+        budget_bytes=budget_of(run, request),
+        global_batch=train.global_batch,
+        fixed=run.techniques,
+        micro_batch=train.micro_batch,
+        host_budget_bytes=request.host_budget_bytes,
+        allow_lossy=request.allow_lossy,
+        search_compiler_options=request.search_compiler_options,
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brim.errors import TechniqueError, did_you_mean
+from brim.hardware.compiler_options import departures_in
 from brim.hardware.facts import Device
 from brim.program import Program
 from brim.settings import build, require, to_tables
@@ -82,9 +83,10 @@ class Recipe:
         return next((reason for reason in reasons if reason), None)
 
     def describe(self) -> str:
-        """Micro-batch, accumulation and every technique that is not plain, in a few words."""
+        """Micro-batch, accumulation, every technique that is not plain and unusual compiler options, in a few words."""
         words = [t.describe() for t in self.techniques if not t.is_plain and t.name != "accumulation"]
-        return ", ".join([f"{self.micro_batch} x {self.accumulation}", *words])
+        options = departures_in(self.compiler_options)
+        return ", ".join([f"{self.micro_batch} x {self.accumulation}", *words, *([options] if options else [])])
 
     def to_tables(self) -> dict[str, Any]:
         """Nested tables for TOML or JSON."""
