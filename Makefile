@@ -2,6 +2,7 @@
 # Environments are made when they are missing and made current when a lock file or pyproject.toml has changed.
 
 PYTHON ?= python3
+NEWEST_PYTHON ?= python3.13
 WORKERS ?= 2
 UV ?= uv
 PYTEST_ARGS ?=
@@ -9,20 +10,22 @@ PYTEST_ARGS ?=
 # All names are relative, so that the checkout may lie in a folder with spaces in its name.
 VENV := .venv
 PLAN_VENV := .venv-plan
+NEWEST_VENV := .venv-newest
 RUN := $(VENV)/bin/python
 RUN_PLAN := $(PLAN_VENV)/bin/python
+RUN_NEWEST := $(NEWEST_VENV)/bin/python
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 CHECKED := src tests $(wildcard benchmarks scripts examples)
 
-# $(1): an environment's folder. A folder that is half made, or whose Python has gone, is made anew.
+# $(1): an environment's folder; $(2): its Python. A folder that is half made, or whose Python has gone, is made anew.
 define make_environment
-@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-  echo "brim needs Python 3.11 or newer; \`$(PYTHON)\` is `"$(PYTHON)" --version 2>&1`. Try: make PYTHON=python3.12" >&2; exit 1; }
-"$(PYTHON)" -m venv --clear $(1)
+@"$(2)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+  echo "brim needs Python 3.11 or newer; \`$(2)\` is `"$(2)" --version 2>&1`. Try: make PYTHON=python3.12" >&2; exit 1; }
+"$(2)" -m venv --clear $(1)
 endef
 
 # An environment holds the absolute path of its checkout. In a folder that was moved or copied it is no longer current.
-$(shell for venv in $(VENV) $(PLAN_VENV); do \
+$(shell for venv in $(VENV) $(PLAN_VENV) $(NEWEST_VENV); do \
   test "`cat $$venv/place 2>/dev/null`" = "`pwd`" || rm -f $$venv/*.stamp; done)
 
 # $(1): an environment's folder; $(2): its lock, which has all that brim needs.
@@ -34,7 +37,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-plan check format lock clean
+.PHONY: help demo test test-slow test-plan test-newest check format lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +53,10 @@ test-slow: $(VENV)/dev.stamp ## the proofs that take minutes each
 
 test-plan: $(PLAN_VENV)/plan.stamp ## the tests that compile for GPUs which are not here (downloads 1.4 GB once)
 	$(RUN_PLAN) $(PYTEST) -m plan
+
+# Python 3.11 has no JAX after 0.10. The locks hold the newest one for newer Pythons.
+test-newest: $(NEWEST_VENV)/plan.stamp ## the planner's tests on the newest Python and JAX (downloads 1.7 GB once)
+	$(RUN_NEWEST) $(PYTEST) -m "not slow" tests/planner tests/compiled tests/hardware tests/techniques/test_plan_bytes.py
 
 check: $(VENV)/dev.stamp ## format, lint, types, architecture
 	$(RUN) -m ruff format --check $(CHECKED)
@@ -71,14 +78,17 @@ lock: ## resolve the versions (needs uv); with UPGRADE=--upgrade, to the newest
 	$(LOCK) $(UPGRADE) --extra dev --extra plan -o requirements/plan.lock
 
 clean: ## remove the environments and all that tools leave behind; runs/ stays
-	rm -rf $(VENV) $(PLAN_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(PLAN_VENV) $(NEWEST_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(RUN):
-	$(call make_environment,$(VENV))
+	$(call make_environment,$(VENV),$(PYTHON))
 
 $(RUN_PLAN):
-	$(call make_environment,$(PLAN_VENV))
+	$(call make_environment,$(PLAN_VENV),$(PYTHON))
+
+$(RUN_NEWEST):
+	$(call make_environment,$(NEWEST_VENV),$(NEWEST_PYTHON))
 
 $(VENV)/base.stamp: requirements/base.lock pyproject.toml | $(RUN)
 	$(call install,$(VENV),base)
@@ -89,6 +99,6 @@ $(VENV)/dev.stamp: requirements/dev.lock requirements/base.lock pyproject.toml |
 	$(call install,$(VENV),dev)
 	@touch $(VENV)/base.stamp $@
 
-$(PLAN_VENV)/plan.stamp: requirements/plan.lock pyproject.toml | $(RUN_PLAN)
-	$(call install,$(PLAN_VENV),plan)
+%/plan.stamp: requirements/plan.lock pyproject.toml | %/bin/python
+	$(call install,$*,plan)
 	@touch $@

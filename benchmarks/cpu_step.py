@@ -23,7 +23,6 @@ of a machine that was not quiet are not to be quoted; the report says whether it
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -87,7 +86,7 @@ def main() -> None:
     report["load_average_after"] = os.getloadavg()[0]
     text = in_markdown(report)
     print(text)
-    write(report, text, options.out)
+    machine.keep("cpu_step", report, text, options.out)
 
 
 def parse() -> argparse.Namespace:
@@ -243,15 +242,6 @@ def shown(name: str, found: dict[str, Any]) -> tuple[str, ...]:
         f"{found['peak_rss_bytes'] / 2**20:.0f}",
         f"{found['largest_loss_difference']:.0e}",
     )
-
-
-def write(report: dict[str, Any], text: str, folder: Path) -> None:
-    """Keep the report beside earlier ones, in Markdown and JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"cpu_step-{report['date'][:10]}"
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-    print(f"written to {stem}.md and .json", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ def main() -> None:
     report = make_report(dry_run=options.dry_run)
     text = in_markdown(report)
     print(text)
-    write(report, text, options.out)
+    name = "dry-run" if report["dry_run"] else report["device"]["table_name"] or "gpu"
+    machine.keep(f"gpu-{name}", report, text, options.out)
 
 
 def make_report(*, dry_run: bool) -> dict[str, Any]:
@@ -366,16 +367,6 @@ def shown(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['tokens'] / seconds:,.0f}",
         f"{row['mfu']:.1%}",
     )
-
-
-def write(report: dict[str, Any], text: str, folder: Path) -> None:
-    """Keep the report beside earlier ones, in Markdown and JSON; a dry run is named as one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "dry-run" if report["dry_run"] else report["device"]["table_name"] or "gpu"
-    stem = folder / f"gpu-{name}-{report['date'][:10]}"
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-    print(f"written to {stem}.md and .json", file=sys.stderr)
 
 
 if __name__ == "__main__":

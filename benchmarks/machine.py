@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 LOUD_SHARE = 0.03
 """Processor time of other processes, as a share of the machine, above which a timing is not to be quoted."""
@@ -75,3 +79,12 @@ def markdown_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str
     lines = [list(map(str, head))]
     lines += [["---"] * len(lines[0]), *(list(map(str, row)) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def keep(question: str, report: Any, text: str, folder: Path) -> None:
+    """Keep a report beside earlier ones, named by question and date: for people in Markdown, its values in JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{question}-{datetime.now(UTC).date()}"
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    stem.with_suffix(".json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    print(f"written to {stem}.md and .json", file=sys.stderr)

@@ -16,7 +16,6 @@ GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,7 +29,8 @@ from brim.hardware.device import named
 from brim.planner import Plan
 from brim.quantities import format_bytes, format_count, format_seconds
 from brim.runfile import RunFile
-from brim.supervisor.planning import Request, plan_of
+from brim.supervisor.planning import plan_of
+from brim.supervisor.request import Request
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 MODELS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -66,7 +66,9 @@ def main() -> None:
         "busy": clock.foreign_share(0.0),
         "rows": rows,
     }
-    write(report, in_markdown(report), options.out)
+    text = in_markdown(report)
+    print(text)
+    machine.keep("planned_models", report, text, options.out)
 
 
 def planned(model: str, device: str) -> Plan:
@@ -127,16 +129,6 @@ def shown(found: Mapping[str, Any]) -> tuple[str, ...]:
     counts = f"{found['compiles']} of {found['candidates']}"
     times = format_seconds(found["compile_seconds"]), format_seconds(found["search_seconds"])
     return (found["model"], found["device"], *plan, counts, *times)
-
-
-def write(report: Mapping[str, Any], text: str, folder: Path) -> None:
-    """Print the report, and keep it beside earlier ones in Markdown and JSON."""
-    print(text)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"planned_models-{report['date'][:10]}"
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-    print(f"written to {stem}.md and .json", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def main() -> None:
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     text = in_markdown(runs, options.updates, before.foreign_share(own.ru_utime + own.ru_stime))
     print(text)
-    write(runs, text, options.out)
+    machine.keep("shakespeare", [asdict(run) for run in runs], text, options.out)
 
 
 def parse() -> argparse.Namespace:
@@ -151,15 +151,6 @@ def shown(run: Run, runs: Sequence[Run]) -> tuple[object, ...]:
 def versions() -> dict[str, str]:
     """What the runs depended on."""
     return machine.versions("jax", "jaxlib", "optax", "grain")
-
-
-def write(runs: Sequence[Run], text: str, folder: Path) -> None:
-    """Keep the report beside earlier ones, in Markdown and JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"shakespeare-{datetime.now(UTC).date()}"
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps([asdict(run) for run in runs]), encoding="utf-8")
-    print(f"written to {stem}.md and .json", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ libraries allocate for themselves.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,7 +113,7 @@ def main() -> None:
     }
     text = in_markdown(options.case, report)
     print(text)
-    write(options.case, report, text, options.out)
+    machine.keep(f"technique_memory-{options.case}", report, text, options.out)
 
 
 def recipe_of(case: Case, added: Tables) -> Recipe:
@@ -164,15 +163,6 @@ def shown(row: dict[str, Any], plain: dict[str, Any]) -> tuple[str, ...]:
         f"{row['flops'] / plain['flops']:.3f}",
         "; ".join(row["notes"]),
     )
-
-
-def write(case: str, report: dict[str, Any], text: str, folder: Path) -> None:
-    """Keep the report beside earlier ones, in Markdown and JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"technique_memory-{case}-{report['date'][:10]}"
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    stem.with_suffix(".json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-    print(f"written to {stem}.md and .json", file=sys.stderr)
 
 
 if __name__ == "__main__":
