@@ -74,7 +74,8 @@ def survey(
         question: for which device, budget and batch, and what is settled.
         progress: is told a line before the first compile and after each.
         compile_recipe: reads the memory of one recipe; `compile_window` in this process if left out.
-        workers, cache: processes that compile in place of `compile_recipe`, and where compiles here are kept, if any.
+        workers, cache: processes that compile in place of `compile_recipe`, ended when all is known, and where
+            compiles here are kept, if any.
         audit_recipe: compiles the chosen recipe again for the report; no report if only `compile_recipe` is given.
         max_compiles: where to stop, with the fastest that is known to fit by then.
 
@@ -88,6 +89,8 @@ def survey(
         compile_recipe = None if workers else partial(compile_window, target=target, cache=cache)
     how: Any = {"compile_recipe": compile_recipe, "workers": workers, "max_compiles": max_compiles}
     plan = decide(program, consider(program, question), question, progress=progress, **how)
+    if workers is not None:
+        workers.close()  # a guess that still runs would only slow down the compile for the report
     if audit_recipe is not None:
         plan = with_report(plan, program, audit_recipe, progress or _unheard)
     return replace(plan, seconds=time.perf_counter() - start)

@@ -138,13 +138,18 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes at once, whatever they are at; a second time does nothing."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._closed = True
-            for worker in self._alive:
-                worker.kill()
+            ended, self._alive = self._alive, set()
+        for worker in ended:
+            worker.kill()
         self._threads.shutdown()
-        for worker in self._alive:
+        for worker in ended:
             worker.close()
 
     def turn_to(self, source: Source) -> None:
