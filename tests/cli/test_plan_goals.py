@@ -92,6 +92,13 @@ def test_no_device_that_fits_ends_with_3(planned: Asked) -> None:
         ["--devices", "3060", "--goal", "largest-model"],
         ["--goal", "largest"],
         ["--devices", ","],
+        ["--devices", "3060", "--report"],
+        ["--devices", "3060", "--kernels"],
+        ["--devices", "3060", "--pictures", "somewhere"],
+        ["--device", "3060", "--budget", ""],
+        ["--device", "3060", "--host-budget", ""],
+        ["--device", "3060", "--budget", "80GiB"],
+        ["--device", "3060", "--budget", "80GiB", "--goal", "largest-model"],
     ],
 )
 def test_what_does_not_go_together_is_a_usage_error(words: list[str], planned: Asked) -> None:
@@ -118,6 +125,7 @@ def test_a_goal_gives_an_ordinary_plan_and_one_line(
     output = capsys.readouterr()
     assert line in output.out and "needs over by" in output.out
     assert f"to train it: brim train RUN.toml {key}" in output.out
+    assert "predicted times are uncalibrated: a prediction" in output.out
     assert "probe 1: " in output.err
     ((run, question),) = planned
     assert question.budget_bytes == 20 * GIB and peak_of(run) <= 20 * GIB

@@ -19,6 +19,7 @@ from brim.ops import Loss
 from brim.planner import Compiled, Plan, api, cache, compile_window, remembered
 from brim.planner.cache import Cache, key_of
 from brim.planner.question import Question
+from brim.planner.remembered import search_key
 from brim.program import Program
 from brim.techniques import Accumulation, Recipe, Rematerialization
 from planner.stacked import CPU, stacked_program
@@ -196,7 +197,7 @@ def test_a_finished_search_is_found_again_and_equal(searches: list[object]) -> N
     assert longer.run_seconds == pytest.approx(2 * (first.run_seconds or 0))
 
 
-def test_another_question_is_searched_again(searches: list[object]) -> None:
+def test_another_question_is_searched_again(searches: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     program = stacked_program()
 
     def other(*arguments: Any) -> tuple[Loss, Any]:
@@ -222,6 +223,12 @@ def test_another_question_is_searched_again(searches: list[object]) -> None:
     with jax.default_matmul_precision("highest"):
         planned()
     assert len(searches) == len(questions) + 1
+    for name, value in (("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"), ("LIBTPU_INIT_ARGS", "--a=b")):
+        keys = {search_key({}, Question(CPU, 2**30, 8))}
+        monkeypatch.setenv(name, value)
+        keys.add(search_key({}, Question(CPU, 2**30, 8)))
+        monkeypatch.delenv(name)
+        assert len(keys) == 2
     planned(cache=False)
     assert len(searches) == len(questions) + 2
     for question in questions:

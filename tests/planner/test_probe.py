@@ -46,6 +46,22 @@ def test_state_alone_over_the_budget_costs_no_compile() -> None:
     assert state - 10**6 <= over <= state - 10**6 + 4 * 4 * 32 + 100
 
 
+@pytest.mark.parametrize("refused", [1, 2])
+def test_what_the_compiler_refuses_does_not_fit_and_the_next_is_tried(refused: int) -> None:
+    tried: list[Recipe] = []
+
+    def compiled(program: Program, recipe: Recipe, device: Device) -> Compiled:
+        tried.append(recipe)
+        if len(tried) <= refused:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: larger than the device")
+        return Compiled(Memory(10, 0, 0, 0, {}), 0.0)
+
+    program = stacked_program(sizes=True)
+    over = Probe(Question(CPU, BUDGET, 8), compile_recipe=compiled).over_bytes(lambda: program)
+    assert len(tried) == 2 and (over <= 0) == (refused == 1)
+    assert over == (10 - BUDGET if refused == 1 else CPU.memory_bytes + 1 - BUDGET)
+
+
 def test_a_probe_compiles_what_may_be_smallest_and_stops_when_it_fits() -> None:
     asked: list[Recipe] = []
 

@@ -12,8 +12,8 @@ import tyro
 from rich.console import Console, RenderableType
 
 from brim.cli.arguments import read_with_overrides, require_price
-from brim.cli.plan_goals import Goal, run_devices, run_goal, tell
-from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError, SettingsError
+from brim.cli.plan_goals import Found, Goal, run_devices, run_goal, tell
+from brim.errors import EXIT_DONE, EXIT_NO_PLAN, BrimError, NoPlanFits, SettingsError
 from brim.hardware.device import Device, detect, find, reading_of
 from brim.planner import Plan, report
 from brim.planner.cache import Cache
@@ -78,12 +78,17 @@ def run(arguments: list[str]) -> int:
     run_file = RunFile.load(options.run_file, overrides)
     if options.devices is not None or options.goal is not None:
         return _run_many(options, run_file)
-    plan = make_plan(options, run_file)
+    return _show(options, make_plan(options, run_file))
+
+
+def _show(options: Arguments, plan: Plan, found: Found | None = None) -> int:
+    """Print a plan, and what a goal found; draw; say by the exit code whether it fits."""
     if options.json:
-        print(json_format.dumps(plan.to_json(), indent=2))
+        goal = {} if found is None else {"goal": found.record}
+        print(json_format.dumps({**plan.to_json(), **goal}, indent=2))
     else:
         Console().print(plan, *_asked_tables(options, plan))
-        print(f"predicted times are {basis(plan.device)}")
+        print(*() if found is None else found.lines, f"predicted times are {basis(plan.device)}", sep="\n")
     _draw(options, plan)
     if plan.fits:
         return EXIT_DONE
@@ -104,9 +109,9 @@ def _request(options: Arguments) -> Request:
         require(options.workers >= 0, "--workers", options.workers, "0 or more processes", hint="0: this one alone")
     return Request(
         device=_device(options),
-        budget_bytes=parse_bytes(options.budget) if options.budget else None,
+        budget_bytes=None if options.budget is None else parse_bytes(options.budget),
         price_per_hour=options.price_per_hour,
-        host_budget_bytes=parse_bytes(options.host_budget) if options.host_budget else None,
+        host_budget_bytes=None if options.host_budget is None else parse_bytes(options.host_budget),
         allow_lossy=options.allow_lossy,
         search_compiler_options=options.search_compiler_options,
         workers=options.workers,
@@ -142,13 +147,22 @@ def _run_many(options: Arguments, run_file: RunFile) -> int:
     require(together, "--goal", options.goal, "left out beside --devices", hint="one device: --device 4090")
     if options.devices is not None:
         require(options.device is None, "--device", options.device, "left out beside --devices")
+        for flag in ("report", "kernels", "pictures"):
+            hint = "they are about one plan: --device NAME"
+            require(not getattr(options, flag), f"--{flag}", "given", "left out beside --devices", hint=hint)
 
         def plan_on(name: str, price_per_hour: float | None) -> Plan:
             return make_plan(replace(options, device=name, price_per_hour=price_per_hour), run_file)
 
         return run_devices(options.devices, options.price_per_hour, plan_on, as_json=options.json)
     assert options.goal is not None
-    return run_goal(options.goal, with_known_vocabulary(run_file), _request(options), as_json=options.json)
+    try:
+        found = run_goal(options.goal, with_known_vocabulary(run_file), _request(options))
+    except NoPlanFits as error:
+        if options.json:
+            print(json_format.dumps({"fits": False, "reason": error.message, "goal": {"name": options.goal}}, indent=2))
+        raise
+    return _show(options, found.plan, found)
 
 
 def _device(options: Arguments) -> Device:

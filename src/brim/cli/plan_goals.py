@@ -62,8 +62,23 @@ def run_devices(text: str, price_per_hour: float | None, plan_for: Callable[...,
     return EXIT_DONE if found.fits else EXIT_NO_PLAN
 
 
-def run_goal(goal: Goal, run: RunFile, request: Request, *, as_json: bool) -> int:
-    """Search along one axis, print the plan of the largest that fits, and one line that says what it is.
+@dataclass(frozen=True)
+class Found:
+    """What a goal led to.
+
+    Attributes:
+        plan: of the largest that fits.
+        record: what it is, as plain values for JSON.
+        lines: the same for people.
+    """
+
+    plan: Plan
+    record: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+def run_goal(goal: Goal, run: RunFile, request: Request) -> Found:
+    """Search along one axis for the largest that fits, and plan for it.
 
     Args:
         run: with its vocabulary known.
@@ -81,13 +96,8 @@ def run_goal(goal: Goal, run: RunFile, request: Request, *, as_json: bool) -> in
         )
     plan = plan_of(border.value, request)
     settings = axis.settings(border.value)
-    if as_json:
-        print(json.dumps({**plan.to_json(), "goal": record(goal, border, settings)}, indent=2))
-    else:
-        Console().print(plan)
-        print(border.line)
-        print(f"to train it: brim train RUN.toml {settings}")
-    return EXIT_DONE if plan.fits else EXIT_NO_PLAN
+    lines = border.line, f"to train it: brim train RUN.toml {settings}"
+    return Found(plan, record(goal, border, settings), lines)
 
 
 def record(goal: Goal, border: Border[RunFile], settings: str) -> dict[str, Any]:

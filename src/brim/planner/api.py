@@ -9,7 +9,7 @@ from functools import partial
 
 from brim.hardware.device import Device, detect, find
 from brim.planner.border import Border, border_of
-from brim.planner.budget import default_budget
+from brim.planner.budget import default_budget, require_budget
 from brim.planner.cache import Cache
 from brim.planner.compile import CompileFunction
 from brim.planner.plan import Plan
@@ -23,6 +23,7 @@ from brim.planner.target import is_here
 from brim.planner.workers import Source, Workers, cannot_travel
 from brim.program import Program
 from brim.quantities import parse_bytes
+from brim.settings import require
 from brim.techniques import Technique
 
 
@@ -162,7 +163,7 @@ def _question(
     if not isinstance(device, Device):
         device = detect() if device is None else find(device)
     device = device if is_calibrated(device) else known(device)
-    budget_bytes = default_budget(device) if budget is None else parse_bytes(budget)
+    budget_bytes = default_budget(device) if budget is None else require_budget(parse_bytes(budget), device)
     host_budget_bytes = None if host_budget is None else parse_bytes(host_budget)
     return Question(device, budget_bytes, global_batch, tuple(fixed), micro_batch, host_budget_bytes, allow_lossy)
 
@@ -196,6 +197,7 @@ def _processes(
     progress: Callable[[str], None] | None,
 ) -> Processes:
     """The compile processes, or none, with the reason told where it is not plain."""
+    require(count is None or count >= 0, "workers", count, "0 or more processes", hint="0: this process alone")
     if isinstance(program, Program) or count == 0 or (device.platform != "cpu" and is_here(device)):
         return contextlib.nullcontext()
     if (reason := cannot_travel(program)) is not None:

@@ -37,8 +37,9 @@ def with_report(
     progress(f"compiling {candidate.recipe.describe()} once more, for whose each byte is")
     try:
         report, kernels = _read(candidate, plan, program, audit_recipe)
-    except (DeviceError, jax.errors.JaxRuntimeError) as error:
-        note = f"no report by owner: {str(error).splitlines()[0]}"
+    except (DeviceError, jax.errors.JaxRuntimeError, LookupError, ValueError) as error:
+        # A program of a kind that the ledger does not know must not cost what the search has found.
+        note = f"no report by owner: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         return _with(plan, candidate, replace(candidate, notes=(*candidate.notes, note)))
     found = _with(plan, candidate, replace(candidate, ledger=report.owners))
     return replace(found, memory_report=report, kernels=kernels)

@@ -9,8 +9,9 @@
 WHY BISECTION. Along an axis every array of a step grows or stays: more layers hold more parameters, moments, gradients
 and residuals, more rows or positions hold more activations. So what a step needs grows with the number, and where one
 number does not fit, no larger one does. This is a property of the program, not of XLA: a compiler may choose another
-order of operations and need a little less for a little more. What is found is therefore a BORDER, exactly as it is
-said: this number fits, the next one does not, both compiled.
+order of operations and need a little less for a little more. What is found is therefore a BORDER: this number fits,
+compiled, and of the next one the recipes that should need least do not (or its state alone does not, and what is said
+to be over is the least that it can be).
 
 The ends are found by doubling; then the line through both says where to look, in turns with the middle, so that a bad
 guess costs no more than one look.

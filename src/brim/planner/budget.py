@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from brim.errors import DeviceError
+from brim.errors import DeviceError, SettingsError
 from brim.hardware.facts import Device
 from brim.planner.plan import Plan
 from brim.quantities import format_bytes
@@ -34,6 +34,21 @@ def default_budget(device: Device) -> int:
             hint="stop what else uses the device, or state a budget",
         )
     return budget
+
+
+def require_budget(budget_bytes: int, device: Device) -> int:
+    """The budget, if the device has so much memory at all: nothing that needs more could run there.
+
+    Raises:
+        SettingsError: if it has not.
+    """
+    if budget_bytes > device.memory_bytes:
+        found, there = format_bytes(budget_bytes), format_bytes(device.memory_bytes)
+        raise SettingsError(
+            f"the budget is {found}, and {device.name} has {there} of memory",
+            hint=f"at most {there}; left out, a plan may use {format_bytes(device.usable_bytes)}",
+        )
+    return budget_bytes
 
 
 def memory_fraction(plan: Plan, device: Device) -> float:

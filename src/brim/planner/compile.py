@@ -23,6 +23,7 @@ from brim.hardware.facts import Device
 from brim.planner.cache import Cache, key_of
 from brim.planner.memory import Memory
 from brim.planner.target import Target
+from brim.planner.versions import settings_in_force
 from brim.program import Program
 from brim.techniques import Recipe
 from brim.training.assemble import Assembly, assemble
@@ -103,6 +104,7 @@ def _key(lowered: Any, assembly: Assembly, recipe: Recipe, target: Target, optio
         "arguments": str(jax.tree.structure((assembly.state, assembly.batch))),
         "accumulating": recipe.accumulation > 1,
         "options": options,
+        "settings": settings_in_force(),
         "target": [target.platform, target.description],
     }
     return key_of("compile", facts)

@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import jax
+
 from brim.planner.bounds import Bound, Bounds
 from brim.planner.cache import Cache
 from brim.planner.compile import Compiled, CompileFunction, compile_window
 from brim.planner.memory import Memory
 from brim.planner.question import Question
 from brim.planner.selection import EXPECTED_RATIO
-from brim.planner.space import recipes
+from brim.planner.space import no_setting_works, recipes
 from brim.planner.target import Target
 from brim.planner.workers import Source, Workers
 from brim.program import Program
@@ -40,7 +42,7 @@ class Probe:
     compile_recipe: CompileFunction | None = None
 
     def over_bytes(self, source: Source) -> int:
-        """Least bytes over the budget; 0 or below: it fits.
+        """Least bytes over the budget; 0 or below: it fits. A program that XLA refuses does not.
 
         Args:
             source: builds the program; something that can travel to other processes, if there are any.
@@ -51,6 +53,8 @@ class Probe:
         program, budget_bytes = source(), self.question.budget_bytes
         bounds = Bounds(program, self.question.device)
         found = list(recipes(program, self.question))
+        if not found:
+            raise no_setting_works()
         needs = [bounds.of(recipe) for recipe in found]
         least = min(bound.arguments for bound in needs)
         if least > budget_bytes:  # no compiler needs less than the state and the batch
@@ -59,10 +63,16 @@ class Probe:
         compile_ahead = self._compiler(source, program)
         smallest = _smallest(found, needs)
         for place, recipe in enumerate(smallest, start=1):
-            overs.append(self._over(compile_ahead(recipe, smallest[place:]).memory))
+            try:
+                overs.append(self._over(compile_ahead(recipe, smallest[place:]).memory))
+            except jax.errors.JaxRuntimeError:  # a compiler may refuse what is larger than the device, or die of it
+                overs.append(self._over_when_refused())
             if overs[-1] <= 0:
                 break
         return min(overs)
+
+    def _over_when_refused(self) -> int:
+        return max(1, self.question.device.memory_bytes + 1 - self.question.budget_bytes)
 
     def _compiler(self, source: Source, program: Program) -> Callable[[Recipe, Sequence[Recipe]], Compiled]:
         """(recipe, what may be asked for next) -> what compiling told."""

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import jax
-
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache, device_facts, key_of
 from brim.planner.plan import Plan
 from brim.planner.question import Question
-from brim.planner.versions import TRACED_SETTINGS
+from brim.planner.versions import settings_in_force
 from brim.settings import to_tables
 from brim.techniques import REGISTRY
 
@@ -36,7 +34,7 @@ def search_key(about: Mapping[str, Any], question: Question) -> str:
         "allow_lossy": question.allow_lossy,
         "search_compiler_options": question.search_compiler_options,
         "registry": [f"{kind.__module__}.{kind.__qualname__}" for kind in REGISTRY],
-        "settings": {name: getattr(jax.config, name) for name in TRACED_SETTINGS},
+        "settings": settings_in_force(),
     }
     return key_of("search", facts)
 
@@ -50,10 +48,12 @@ def remembered(cache: Cache | None, key: str, device: Device) -> Plan | None:
 def searched(cache: Cache | None, key: str, search: Callable[[], Plan]) -> Plan:
     """Search, and keep the plan.
 
-    A plan with a compile that failed is not kept: it may have failed because the machine was out of memory just then.
+    A plan with a compile that failed is not kept, nor one without its report: the machine may have been out of memory
+    just then.
     """
     plan = search()
     failed = any(candidate.outcome == "failed" for candidate in plan.candidates)
+    failed |= plan.shown is not None and plan.memory_report is None
     if cache is not None and not failed:
         cache.write(key, plan.to_json())
     return plan

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import optax
 
-from brim.errors import TechniqueError
 from brim.hardware.facts import Device
 from brim.planner.audited import with_report
 from brim.planner.bounds import Bound, Bounds
@@ -29,7 +28,7 @@ from brim.planner.cost_model import CostModel
 from brim.planner.plan import Plan
 from brim.planner.question import Question
 from brim.planner.selection import MAX_COMPILES, Option, Selection
-from brim.planner.space import family_of, recipes
+from brim.planner.space import family_of, no_setting_works, recipes
 from brim.planner.target import Target
 from brim.planner.verdicts import Prospect, against, exceeds, verdicts
 from brim.planner.versions import versions
@@ -106,7 +105,7 @@ def consider(program: Program, question: Question) -> tuple[Prospect, ...]:
     """
     considered = tuple(recipes(program, question))
     if not considered:
-        raise TechniqueError("no setting of the techniques works on this program and device")
+        raise no_setting_works()
     traced = _traced_once(program)
     bounds, costs = Bounds(traced, question.device), CostModel(traced, question.device, considered)
     tokens = program.tokens_per_row * question.global_batch
@@ -194,7 +193,8 @@ class _Compiler:
         except jax.errors.JaxRuntimeError as error:
             self.failed[number] = str(error).splitlines()[0]
             self._tell(number, expected, f"failed: {self.failed[number]}", time.perf_counter() - start)
-            return None
+            # A compiler that refuses what is larger than the device (TPUs have one) rules out more rows as well.
+            return self.question.device.memory_bytes + 1 if "RESOURCE_EXHAUSTED" in str(error) else None
         self.compiled[number] = compiled
         told = partial(self._tell, number, expected, seconds=compiled.seconds, known=compiled.cached)
         peak, host = compiled.memory.peak_bytes, compiled.memory.host

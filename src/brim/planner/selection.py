@@ -5,8 +5,10 @@ is known not to fit. Three things decide an option without compiling it:
 
     its lower bound is over the budget
     a smaller micro-batch of its family (the same setting of every technique) was compiled, and with what more rows add
-    by formula (of which only a part counts, as in a bound) it is over the budget. One micro-batch per update holds no
-    gradient sums, though, so it may need less than several: those sums and, to be safe, one more gradient are taken off
+    by formula (of which only a part counts, as in a bound) it is over the budget. More rows add something only if the
+    smaller one's peak is more than its state and twice its gradients: else it may be where gradients are. And one
+    micro-batch per update holds no gradient sums, so it may need less than several: those sums and, to be safe, one
+    more gradient are taken off
     it stands behind the choice and two runners-up
 
 Expectations (from what was compiled of a family, else from formulas) say what to compile first, never how it ends: when
@@ -220,8 +222,11 @@ class Selection:
 
     def _least_after(self, smaller: int, larger: int) -> int:
         """The least that an option needs, by a compiled one with fewer rows."""
-        sums = self._options[smaller].bound.gradients - self._options[larger].bound.gradients
-        return self._peak(smaller) - 2 * sums + self.growth_bytes(smaller, larger)
+        bound = self._options[smaller].bound
+        sums = bound.gradients - self._options[larger].bound.gradients
+        # With few rows the peak may be where gradients are, which more rows leave as it is.
+        grows = self._peak(smaller) > bound.standing + bound.gradients
+        return self._peak(smaller) - 2 * sums + (self.growth_bytes(smaller, larger) if grows else 0)
 
     def _compiled_of(self, family: Hashable) -> list[int]:
         return [

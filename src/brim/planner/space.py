@@ -81,6 +81,14 @@ def with_plain(recipe: Recipe, points: frozenset[str]) -> Recipe:
     return Recipe.of(recipe.micro_batch, *kept, compiler_options=recipe.compiler_options)
 
 
+def no_setting_works() -> TechniqueError:
+    """What is said when there is no recipe at all."""
+    return TechniqueError(
+        "no setting of the techniques works on this program and device",
+        hint="take out of the run file what fixes techniques, or plan for another device",
+    )
+
+
 def _choices(
     kind: type[Technique], given: Mapping[str, Technique], program: Program, question: Question
 ) -> tuple[Technique, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+from typing import Any
 
 import jax
 
@@ -15,6 +17,22 @@ TRACED_SETTINGS = (
     *("jax_default_prng_impl", "jax_threefry_partitionable"),
 )
 """JAX's settings that change what is traced."""
+
+COMPILE_SETTINGS = (
+    *("jax_optimization_level", "jax_memory_fitting_level"),
+    *("jax_exec_time_optimization_effort", "jax_memory_fitting_effort", "jax_compiler_enable_remat_pass"),
+)
+"""JAX's settings that change what XLA makes of it; a JAX that lacks one has None for it."""
+
+COMPILE_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Variables of the environment that do so too."""
+
+
+def settings_in_force() -> dict[str, Any]:
+    """All of the above as they are now, by name."""
+    names = (*TRACED_SETTINGS, *COMPILE_SETTINGS)
+    settings = {name: getattr(jax.config, name, None) for name in names}
+    return settings | {name: os.environ.get(name) for name in COMPILE_VARIABLES}
 
 
 def versions(device: Device) -> dict[str, str]:

@@ -38,7 +38,7 @@ from brim.hardware.facts import Device
 from brim.planner.cache import Cache
 from brim.planner.compile import Compiled
 from brim.planner.target import is_here
-from brim.planner.versions import TRACED_SETTINGS
+from brim.planner.versions import COMPILE_SETTINGS, TRACED_SETTINGS
 from brim.program import Program
 from brim.techniques import Recipe
 from brim.tree import tree_size
@@ -50,7 +50,8 @@ WORKER_BYTES = 3 * 2**29
 READY, COMPILED, REFUSED, ERROR = "ready", "compiled", "refused", "error"
 """What an answer of a compile process begins with; see worker.py."""
 
-_HANDED_ON = (*TRACED_SETTINGS, "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+_CACHE_SETTINGS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+_HANDED_ON = (*TRACED_SETTINGS, *COMPILE_SETTINGS, *_CACHE_SETTINGS)
 
 LARGE_PARAMETERS = 30_000_000
 """From here on a program that is compiled for the CPU of this machine is worth starting processes for."""
@@ -89,9 +90,11 @@ def cannot_travel(source: Source) -> str | None:
     if getattr(inner, "__module__", None) == "__main__":
         return "it is defined in the main script or a notebook, which other processes do not import"
     try:
-        pickle.dumps(source)
+        pickled = pickle.dumps(source, protocol=0)  # in which the names of modules stand as text
     except Exception as error:  # any object may refuse, in any way
         return f"it cannot be pickled ({error})"
+    if b"c__main__\n" in pickled:
+        return "it holds something of the main script or a notebook, which other processes do not import"
     return None
 
 
@@ -255,7 +258,8 @@ class _Worker:
             start_new_session=True,  # Ctrl-C is for the parent, which then ends the child
         )
         self._order: Order | None = None
-        self._settings = {name: getattr(jax.config, name) for name in _HANDED_ON}
+        settings = {name: getattr(jax.config, name, None) for name in _HANDED_ON}
+        self._settings = {name: value for name, value in settings.items() if value is not None}  # None: as it starts
 
     @property
     def pid(self) -> int:
@@ -292,7 +296,8 @@ class _Worker:
             self._turn(order)
         except WorkerDied as death:
             raise DeviceError(
-                f"a compile process could not start: {death}", hint="--workers 0 compiles in this process"
+                f"a compile process could not start: {death}",
+                hint="--workers 0, or workers=0, compiles in this process",
             ) from None
 
     def _turn(self, order: Order) -> None:

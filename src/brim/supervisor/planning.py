@@ -64,8 +64,8 @@ def _search(run: RunFile, question: Question, request: Request) -> Plan:
 
 def _about(run: RunFile) -> dict[str, Any]:
     """What a run's program is made from, with its vocabulary known; of the data only how rows are packed."""
-    tables = {name: to_tables(getattr(run.settings, name)) for name in ("model", "optimizer", "schedule", "train")}
-    return {**tables, "pack": run.settings.data.pack}
+    tables = {name: to_tables(getattr(run.settings, name)) for name in ("model", "optimizer", "schedule")}
+    return {**tables, "schedule_updates": run.settings.train.schedule_updates, "pack": run.settings.data.pack}
 
 
 def plan_run(folder: RunFolder, *, price_per_hour: float | None = None) -> Plan:

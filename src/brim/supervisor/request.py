@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from brim.hardware.device import Device
-from brim.planner import default_budget
+from brim.planner.budget import default_budget, require_budget
 from brim.planner.cache import Cache
 from brim.planner.question import Question
 from brim.runfile import RunFile
@@ -40,8 +40,13 @@ class Request:
 
 
 def budget_of(run: RunFile, request: Request) -> int:
-    """The most device memory a step of a run may use."""
-    return request.budget_bytes or run.settings.plan.budget_bytes or default_budget(request.device)
+    """The most device memory a step of a run may use.
+
+    Raises:
+        SettingsError: if that is more than the device has. DeviceError: if nothing is said, and nothing is free.
+    """
+    said = request.budget_bytes or run.settings.plan.budget_bytes
+    return default_budget(request.device) if said is None else require_budget(said, request.device)
 
 
 def question_of(run: RunFile, request: Request) -> Question:
