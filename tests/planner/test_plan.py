@@ -96,6 +96,7 @@ def test_printing_wraps_and_cuts_nothing(plan: Plan, columns: str, monkeypatch: 
     for word in ("chosen", "second", "third", "parameters", "gradients", "optimizer", "batch"):
         assert word in words
     assert "recompute share" in words and "predicted" in words and "of the budget" in words
+    assert "products" in words and "elementwise" in words and "predicted MFU" in words
 
 
 def test_every_reason_of_what_was_compiled_is_printed_whole(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,12 @@ def _rows(
     yield "peak", [format_bytes(peak) for peak in peaks]
     yield "of the budget", [f"{peak / budget_bytes:.1%}" for peak in peaks]
     yield "recompute share", [f"{candidate.cost.recompute_share:.1%}" for candidate in candidates]
-    yield "predicted step", [format_seconds(candidate.cost.seconds) for candidate in candidates]
+    costs = [candidate.cost for candidate in candidates]
+    yield "predicted step", [format_seconds(cost.seconds) for cost in costs]
+    for term in dict.fromkeys(term for cost in costs for term, seconds in cost.terms.items() if seconds):
+        yield f"  {term.replace('_', ' ')}", [format_seconds(cost.terms.get(term, 0.0)) for cost in costs]
+    if any(cost.mfu for cost in costs):
+        yield "predicted MFU", [f"{cost.mfu:.1%}" for cost in costs]
     yield f"predicted {unit}/s", [format_count(round(c.predicted_tokens_per_second)) for c in candidates]
     yield "why", [candidate.reason for candidate in candidates]
 
