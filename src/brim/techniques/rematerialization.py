@@ -25,7 +25,7 @@ writing and reading stacked residuals costs more than some recomputation (compil
 
 WHEN IT HARMS. On a CPU it saves memory only while the stack is scanned (`unroll` = 1): unrolled, XLA pays the FLOPs
 and keeps the bytes. On a GPU an unrolled stack needs somewhat more than a scanned one (GPT-2 124M at 8 x 1024, compiled
-for an H100: 6.77 against 6.34 GiB) and takes three to four times as long to compile, minutes near the card's memory. It
+for an H100: 6.76 against 6.19 GiB) and takes three to four times as long to compile, minutes near the card's memory. It
 may run faster, which has not been measured. So unrolling is searched on a CPU, where it pays, and elsewhere taken when
 it is asked for.
 Around a scan instead of inside it, rematerialization would save nothing.
