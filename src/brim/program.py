@@ -118,7 +118,7 @@ class Program:
 
     def part_specs(self) -> tuple[Specs, Specs, Specs]:
         """Specs of (trainable, frozen, variables), without making them."""
-        return jax.eval_shape(self.init, jax.random.key(0))
+        return jax.eval_shape(self.init, jax.eval_shape(jax.random.key, 0))
 
 
 def rows_of(batch: PyTree) -> int:

@@ -131,7 +131,7 @@ def pretend_gpu(monkeypatch):
 
     def pretend(name: str) -> None:
         monkeypatch.setattr(nvidia, "query", lambda: nvidia.Answer((gpu_here(name),)))
-        monkeypatch.setattr(device, "_jax_has_started", lambda: False)
+        monkeypatch.setattr(device, "jax_has_started", lambda: False)
         monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
         monkeypatch.delenv("JAX_PLATFORMS", raising=False)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -170,6 +170,20 @@ def test_the_name_of_the_gpu_that_is_here_needs_no_measuring(pretend_gpu, monkey
     assert device.here() == "rtx-4090"
     monkeypatch.setattr(nvidia, "query", lambda: nvidia.Answer(()))
     assert device.here() is None
+
+
+def test_the_driver_tells_of_what_kind_the_gpus_are_that_a_process_sees(pretend_gpu, monkeypatch):
+    pretend_gpu("NVIDIA GeForce RTX 4090")
+    assert device.driver_shows("NVIDIA GeForce RTX 4090")
+    assert not device.driver_shows("NVIDIA GeForce RTX 4080")
+    assert not device.driver_shows("NVIDIA GeForce RTX 4090 Laptop GPU")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not device.driver_shows("NVIDIA GeForce RTX 4090")
+
+
+def test_a_name_with_quotes_is_one_text_for_the_compiler():
+    card = replace(named("4090"), kind='My "fast" \\ card\nof 2026 \u00e9')
+    assert card.target_config().endswith('device_description_str: "My \\"fast\\" \\\\ card\\nof 2026 \u00e9"')
 
 
 def test_a_gpu_that_jax_already_holds_gives_what_jax_has_left(pretend_gpu, monkeypatch):

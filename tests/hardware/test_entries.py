@@ -87,13 +87,13 @@ def changed(old: str, new: str) -> str:
             changed("[12_587_106_304", "[13_000_000_000"),
             "`memory_bytes` is 13000000000; expected at most nominal_bytes",
         ),
-        (changed("[12_587_106_304", "[-1"), "`memory_bytes` is -1; expected a number above 0"),
+        (changed("[12_587_106_304", "[-1"), "`memory_bytes` is -1; expected bytes, from"),
         (changed("= 360e9", "= 400e9"), "bus width x rate per pin / 8 = 3.6e+11, within 1%"),
         (changed("float32 = 12.7e12", "float32 = 25.5e12"), "`peak_flops.float32` is 2.55e+13; expected"),
         (changed("[25.5e12", "[25.5e15"), "`peak_flops.bfloat16` is 2.55e+16; expected"),
-        (changed("[25.5e12", "[-25.5e12"), "`peak_flops.bfloat16` is -2.55e+13; expected above 0"),
-        (changed("core_count = 28", "core_count = 0"), "`target.core_count` is 0; expected above 0"),
-        (changed("= 1.777", "= 1777"), "`target.clock_rate_ghz` is 1777; expected above 0, and at most 10"),
+        (changed("[25.5e12", "[-25.5e12"), "`peak_flops.bfloat16` is -2.55e+13; expected FLOP"),
+        (changed("core_count = 28", "core_count = 0"), "`target.core_count` is 0; expected a number, from 1"),
+        (changed("= 1.777", "= 1777"), "`target.clock_rate_ghz` is 1777; expected GHz, from 0.1 to 10"),
         ('topology = "v9:1"\n' + CARD, "`topology` does not go with platform = 'gpu'"),
         ('platform = "tpu"\n' + CARD, "missing `topology`"),
         ('sources = "me"\n' + CARD, "unknown key `sources`"),
@@ -112,6 +112,58 @@ def test_what_is_missing_misspelt_or_impossible_is_refused_by_name(described, te
         find(described(text))
     assert message in caught.value.message
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (changed("[12_587_106_304", "[12"), "`memory_bytes` is 12; expected bytes,", "12 GiB is 12_884_901_888"),
+        (changed("[12_587_106_304", "[12_003"), "`memory_bytes` is 12003;", "12003 MiB is 12_586_057_728"),
+        (changed("= 12_884_901_888", "= 12"), "`nominal_bytes` is 12; expected bytes,", "12 GiB is 12_884_901_888"),
+        ("nominal_bytes = 12\n" + TPU.partition("]")[2], "`nominal_bytes` is 12;", "12 GiB is 12_884_901_888"),
+        (
+            TPU.replace("= 1_000_000_000_000", "= 1_000_000_000_000_000_000"),
+            "`memory_bytes` is 1000000000000000000; expected bytes, from 1.074e+09 to 1.759e+13",
+            "in bytes: 24 GiB is 25_769_803_776",
+        ),
+        (
+            TPU.replace("= 9e12", "= 1008"),
+            "`bandwidth_bytes_per_second` is 1008; expected bytes per second, from 1e+10 to 1e+14",
+            "in bytes per second: 1008 GB/s is 1008e9",
+        ),
+        (TPU.replace("= 9e12", "= 1.2"), "`bandwidth_bytes_per_second` is 1.2;", "1.2 TB/s is 1.2e12"),
+        (TPU.replace("bfloat16 = 1e15", "bfloat16 = 165"), "`peak_flops.bfloat16` is 165;", "165 TFLOP/s is 165e12"),
+        (changed("[25.5e12", "[25.5"), "`peak_flops.bfloat16` is 25.5; expected FLOP per second", "is 25.5e12"),
+        (changed("float32 = 12.7e12", "float32 = 12.7"), "`peak_flops.float32` is 12.7;", "12.7 TFLOP/s is 12.7e12"),
+        (changed("float32 = 12.7e12", "float32 = 12_700"), "`peak_flops.float32` is 12700;", "GFLOP/s is 12700e9"),
+        (changed("= 2_359_296", "= 72"), "`target.l2_cache_size` is 72; expected bytes,", "72 MiB is 75_497_472"),
+        (changed("= 2_359_296", "= 2304"), "`target.l2_cache_size` is 2304;", "2304 KiB is 2_359_296"),
+        (changed("= 102_400", "= 100"), "`target.shared_memory_per_core` is 100;", "100 KiB is 102_400"),
+        (changed("= 101_376", "= 99"), "`target.shared_memory_per_block_optin` is 99;", "99 KiB is 101_376"),
+        (changed("= 1.777", "= 1777"), "`target.clock_rate_ghz` is 1777;", "in GHz: 1777 MHz is 1.777"),
+        (changed("= 1.777", "= 1.777e9"), "`target.clock_rate_ghz` is 1777000000;", "Hz is 1.777"),
+        (changed("= 15e9", "= 15"), "`memory_bits_per_pin_per_second` is 15;", "15 Gbit/s is 15e9"),
+        (
+            "host_link_bytes_per_second = 31.5\n" + CARD,
+            "`host_link_bytes_per_second` is 31.5; expected bytes per second, from 1e+08 to 1e+13",
+            "in bytes per second: 31.5 GB/s is 31.5e9",
+        ),
+    ],
+)
+def test_a_number_in_other_units_is_refused_with_what_was_meant(described, text, message, hint):
+    with pytest.raises(SettingsError) as caught:
+        find(described(text))
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_what_a_hint_says_is_taken(described):
+    meant = {"[12_587_106_304": "[12", "[25.5e12": "[25.5", "= 1.777": "= 1777", "= 102_400": "= 100"}
+    for right, wrong in meant.items():
+        with pytest.raises(SettingsError) as caught:
+            find(described(changed(right, wrong)))
+        value = caught.value.hint.rpartition(" is ")[2]
+        assert find(described(changed(right, right[:-1].rstrip("0123456789_.e") + value))).name == "card"
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

@@ -65,6 +65,38 @@ def test_the_next_device_up_is_the_smallest_that_holds_it() -> None:
     assert all(size < 29 * GIB or size >= holding[best] for size in usable.values())
 
 
+@pytest.mark.parametrize(
+    ("here", "peak_gib", "next_up"),
+    [
+        ("rtx-3060-12gb", 12.0, "rtx-5080"),  # the T4 holds it, and computes no bf16
+        ("rtx-3060-12gb", 13.4, "rtx-5080"),
+        ("rtx-4090", 30.2, "a100-40-pcie"),  # the V100 holds it, and has no cuDNN attention
+        ("rtx-5090", 30.2, "a100-40-pcie"),
+        ("rtx-2080-ti", 12.0, "t4"),  # neither does the 2080 Ti
+        ("t4", 30.2, "v100-32-pcie"),
+        ("tpu-v5e", 30.2, "tpu-v6e"),
+    ],
+)
+def test_the_next_device_up_can_run_what_the_peak_belongs_to(here: str, peak_gib: float, next_up: str) -> None:
+    device = named(here)
+    one = candidate(parameters=int(peak_gib * GIB), optimizer=0, gradients=0, activations=0)
+    assert f"the next device up that holds it, {next_up}, with" in hint(one, device.usable_bytes, device=device)
+
+
+@pytest.mark.parametrize("here", names())
+def test_no_next_device_up_lacks_a_feature_that_a_recipe_uses(here: str) -> None:
+    device = named(here)
+    for gib in range(1, 64):
+        one = candidate(parameters=gib * GIB, optimizer=0, gradients=0, activations=0)
+        _, found, words = hint(one, min(device.usable_bytes, (gib - 1) * GIB), device=device).partition("holds it, ")
+        if not found or words.startswith("the largest has"):
+            continue
+        larger = named(words.split(",")[0])
+        assert larger.platform == device.platform
+        for feature in ("bfloat16", "float16", "cudnn_attention"):
+            assert larger.can(feature) or not device.can(feature), (here, gib, larger.name)
+
+
 def test_no_device_is_named_where_a_larger_budget_would_do_or_none_is_large_enough() -> None:
     one = candidate(parameters=GIB, optimizer=2 * GIB, gradients=GIB, activations=GIB)
     assert "device up" not in hint(one, 4 * GIB)

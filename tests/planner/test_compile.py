@@ -9,14 +9,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
+from jax.experimental import topologies
 from jax.experimental.compilation_cache import compilation_cache
 
 from brim.errors import DeviceError, TechniqueError
 from brim.hardware.device import CUDA_PLUGINS, named
-from brim.planner import Target, compile_window
+from brim.planner import Target, compile_window, target
 from brim.techniques import Accumulation, Precision, Recipe, Rematerialization
 from planner.stacked import CPU, stacked_program
 
@@ -95,6 +97,64 @@ def test_when_jax_was_started_on_its_own_before_the_error_says_what_to_set() -> 
     code = "import jax; jax.devices(); from brim.hardware.device import named; from brim.planner import Target\n"
     code += "try: Target.of(named('h100'))\nexcept Exception as error: print(error.hint)"
     assert "JAX_PLATFORMS=cpu" in in_fresh_process(code).stdout
+
+
+@pytest.mark.plan
+def test_a_description_that_the_compiler_refuses_is_not_blamed_on_jax() -> None:
+    with pytest.raises(DeviceError, match=r"cannot compile for NVIDIA H100 .*target_config") as caught:
+        Target.of(replace(named("h100"), compute_capability=(90, "{")))  # type: ignore[arg-type]
+    assert "the compiler refuses this description" in caught.value.hint
+
+
+@pytest.mark.plan
+def test_a_card_with_quotes_in_its_name_is_compiled_for() -> None:
+    device = replace(named("h100"), kind='My "fast" card')
+    assert [found.device_kind for found in Target.of(device).sharding.device_set] == [device.kind]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("said", "started", "platforms", "hint"),
+    [
+        (NotImplementedError("topology not implemented for cuda"), True, None, "JAX was started before brim"),
+        (NotImplementedError("topology not implemented for cuda"), False, None, "`brim doctor`"),
+        (NotImplementedError("topology not implemented for cuda"), True, "cpu", "`brim doctor`"),
+        (RuntimeError("Unable to load CUDA\nIs it installed?"), True, None, "`brim doctor`"),
+        (RuntimeError(), True, "cpu", "`brim doctor`"),
+        (jax.errors.JaxRuntimeError("FAILED_PRECONDITION: parse"), True, None, "the compiler refuses this description"),
+    ],
+)
+def test_the_hint_is_that_jax_was_started_before_only_where_it_was(
+    said: Exception, started: bool, platforms: str | None, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**description: str) -> None:
+        raise said
+
+    monkeypatch.setattr(topologies, "get_topology_desc", refuse)
+    monkeypatch.setattr(target, "is_here", lambda device: False)
+    monkeypatch.setattr(target, "jax_has_started", lambda: started)
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(
+        target, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=platforms), errors=jax.errors)
+    )
+    with pytest.raises(DeviceError, match="cannot compile for NVIDIA H100") as caught:
+        Target.of(named("h100"))
+    assert hint in caught.value.hint
+    assert (str(said).splitlines() or ["RuntimeError"])[0] in caught.value.message
+
+
+def test_asking_about_a_card_that_the_driver_does_not_show_does_not_start_jax() -> None:
+    code = "import sys; from dataclasses import replace; sys.path.insert(0, 'tests')\n"
+    code += "from brim.hardware import nvidia; from brim.hardware.device import jax_has_started, named\n"
+    code += "h200 = nvidia.Gpu('GPU-1', 'NVIDIA H200', '570.1', (9, 0), 2**37, 2**37)\n"
+    code += "nvidia.query = lambda: nvidia.Answer((h200,))\n"
+    code += "from brim.planner.target import is_here; from brim.training.assemble import assemble\n"
+    code += "from brim.techniques import Recipe; from planner.stacked import stacked_program\n"
+    code += "program, absent = stacked_program(), named('rtx-4090')\n"
+    code += "print(is_here(absent), is_here(named('v6e')), jax_has_started())\n"
+    code += "program.part_specs(); assemble(program, Recipe.of(2), absent); print(jax_has_started())\n"
+    code += "print(is_here(named('h200')), jax_has_started())"
+    found = in_fresh_process(code)
+    assert found.stdout.splitlines() == ["False False False", "False", "False True"], found.stderr
 
 
 def in_fresh_process(code: str) -> subprocess.CompletedProcess[str]:

@@ -16,15 +16,17 @@ from typing import Literal
 from brim.hardware import host, nvidia, probe
 from brim.hardware.facts import Device, PeakFlops, Target
 from brim.hardware.match import match
-from brim.hardware.names import find, named, names, reading_of
+from brim.hardware.names import find, named, names, reading_of, same_name
 
 __all__ = [
     "Device",
     "PeakFlops",
     "Target",
     "detect",
+    "driver_shows",
     "find",
     "here",
+    "jax_has_started",
     "named",
     "names",
     "reading_of",
@@ -56,7 +58,7 @@ def settle_platform() -> None:
     A CUDA plugin without a driver is there to compile for GPUs that are not here. JAX would try to start it all the
     same, print a long complaint, and then refuse to compile for it.
     """
-    if _jax_has_started() or os.environ.get("JAX_PLATFORMS"):
+    if jax_has_started() or os.environ.get("JAX_PLATFORMS"):
         return
     if platform_here(len(nvidia.visible(nvidia.query().gpus, os.environ)), os.environ) == "cpu":
         import jax
@@ -74,6 +76,11 @@ def here() -> str | None:
     return found[0] if found else None
 
 
+def driver_shows(kind: str) -> bool:
+    """Whether the driver shows this process a GPU of a kind; does not start JAX, so none of its memory is taken."""
+    return any(same_name(gpu.name, kind) for gpu in nvidia.visible(nvidia.query().gpus, os.environ))
+
+
 def platform_here(gpus: int, variables: Mapping[str, str]) -> Literal["cpu", "gpu"]:
     """Where JAX will run once it starts, by what is installed and set.
 
@@ -87,15 +94,8 @@ def platform_here(gpus: int, variables: Mapping[str, str]) -> Literal["cpu", "gp
     return "gpu" if gpus and allowed and installed else "cpu"
 
 
-def _runs_on(gpus: int) -> Literal["cpu", "gpu"]:
-    if not _jax_has_started():
-        return platform_here(gpus, os.environ)
-    import jax
-
-    return "gpu" if jax.default_backend() == "gpu" else "cpu"
-
-
-def _jax_has_started() -> bool:
+def jax_has_started() -> bool:
+    """Whether JAX runs in this process already; does not start it."""
     if "jax" not in sys.modules:
         return False
     # JAX has no public way to ask this without starting it.
@@ -104,9 +104,17 @@ def _jax_has_started() -> bool:
     return xla_bridge.backends_are_initialized()
 
 
+def _runs_on(gpus: int) -> Literal["cpu", "gpu"]:
+    if not jax_has_started():
+        return platform_here(gpus, os.environ)
+    import jax
+
+    return "gpu" if jax.default_backend() == "gpu" else "cpu"
+
+
 def _free_in_jax() -> int | None:
     """Bytes that a GPU on which JAX already runs can still hand out; None before it runs, or if it does not tell."""
-    if not _jax_has_started():
+    if not jax_has_started():
         return None
     import jax
 

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from brim.errors import SettingsError
 from brim.hardware.facts import CONTEXT_BYTES, Device, PeakFlops, Target
+from brim.hardware.limits import RANGES, check_peaks, check_target
 from brim.settings import build, load_toml, require
 
 SOURCES = {
@@ -48,9 +49,6 @@ SOURCES = {
 _UNSOURCED = {"aliases", "stands_for", "notes"}
 _TABLES = {"peak_flops", "target"}
 _NEEDED = {"gpu": ("compute_capability", "target"), "tpu": ("topology",)}
-# No core of any GPU so far multiplies more per clock: Blackwell's do 32768 in float4.
-_MOST_FLOP_PER_CORE_AND_CLOCK = 32768
-_MOST = {"clock_rate_ghz": 10.0, "l2_cache_size": 2**33}
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,9 @@ class Entry:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            require(value is None or value > 0, name, value, "a number above 0, or the key left out")
+        for name in _RANGED:
+            if (value := getattr(self, name)) is not None:
+                RANGES[name].check(name, value)
         nominal = self.nominal_bytes or self.memory_bytes
         require(self.memory_bytes <= nominal, "memory_bytes", self.memory_bytes, f"at most nominal_bytes, {nominal}")
         if self.memory_bus_bits and self.memory_bits_per_pin_per_second:
@@ -114,9 +112,7 @@ class Entry:
         )
 
 
-_POSITIVE = tuple(
-    item.name for item in dataclasses.fields(Entry) if item.name.endswith(("_bytes", "_bits", "_per_second", "_ghz"))
-)
+_RANGED = tuple(item.name for item in dataclasses.fields(Entry) if item.name in RANGES)
 
 
 def read_entry(table: Mapping[str, Any], *, source: str) -> Entry:
@@ -126,7 +122,7 @@ def read_entry(table: Mapping[str, Any], *, source: str) -> Entry:
         source: where the table is from, for messages.
 
     Raises:
-        SettingsError: on an unknown, missing or mistyped key, or a number that physics does not allow; names the key.
+        SettingsError: on an unknown, missing or mistyped key, or a number out of limits.py; names the key.
     """
     values, sources = _split(table)
     if "sources" in values:
@@ -194,26 +190,9 @@ def _check_platform(platform: str, there: set[str], source: str) -> None:
 
 
 def _check_speeds(entry: Entry, source: str) -> None:
-    for key, found, most, why in _limits(entry):
-        if not 0 < found <= most:
-            raise SettingsError(f"{source}: `{key}` is {found:.4g}; expected above 0, and at most {most:.4g}: {why}")
-
-
-def _limits(entry: Entry) -> Iterator[tuple[str, float, float, str]]:
-    """(key, found, most, why) of what physics bounds."""
-    yield "bandwidth_bytes_per_second", entry.bandwidth_bytes_per_second, 1e14, "no memory is that fast, in bytes/s"
-    peaks = {name: peak for name, peak in dataclasses.asdict(entry.peak_flops).items() if peak is not None}
-    if entry.target is None:
-        for name, peak in peaks.items():
-            yield f"peak_flops.{name}", peak, 1e17, "no chip is that fast, in FLOP/s"
-        return
-    target = entry.target
-    for name, value in dataclasses.asdict(target).items():
-        yield f"target.{name}", value, _MOST.get(name, 2**20), "no GPU has more"
-    clocks = target.core_count * target.clock_rate_ghz * 1e9
-    # 5% of grace: boards boost past the clock that they state.
-    vector = 1.05 * clocks * target.fpus_per_core * 2
-    yield "peak_flops.float32", peaks.pop("float32"), vector, "core_count x fpus_per_core x 2 x clock_rate_ghz"
-    for name, peak in peaks.items():
-        most = clocks * _MOST_FLOP_PER_CORE_AND_CLOCK
-        yield f"peak_flops.{name}", peak, most, f"{_MOST_FLOP_PER_CORE_AND_CLOCK} FLOP per core and clock"
+    try:
+        if entry.target is not None:
+            check_target(entry.target)
+        check_peaks(entry.peak_flops, entry.target)
+    except SettingsError as error:
+        raise SettingsError(f"{source}: {error.message}", hint=error.hint) from None

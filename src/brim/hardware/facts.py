@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -223,6 +224,6 @@ def _target_text(device: Device, target: Target, capability: tuple[int, int]) ->
             'platform_name: "CUDA"',
             "dnn_version_info {{ major: {} minor: {} }}".format(*_CUDNN_VERSION),
             "runtime_version {{ major: {} minor: {} patch: {} }}".format(*_CUDA_VERSION),
-            f'device_description_str: "{device.kind}"',
+            f"device_description_str: {json.dumps(device.kind, ensure_ascii=False)}",  # the same escapes
         ]
     )

@@ -1,24 +1,28 @@
 """Devices by name: forgiving in spelling, plain about what a family name was taken for.
 
-`RTX 4090`, `rtx4090`, `4090` and `NVIDIA GeForce RTX 4090` are one name: only its words and numbers count, in any
-order, without the maker's brands. A family name means its commonest device: `h100` is `h100-sxm`.
+`RTX 4090`, `rtx4090`, `4090` and `NVIDIA GeForce RTX 4090` are one name (spelling.py says when two are one), and so is
+any with the size on the box. A family name means its commonest device: `h100` is `h100-sxm`.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from brim.errors import DeviceError, nearest
+from brim.errors import DeviceError
 from brim.hardware.entries import Entry, own, shipped
 from brim.hardware.facts import Device
+from brim.hardware.spelling import all_run_together, closest, run_together, usual, words
 from brim.settings import user_path
 
-_BRANDS = {"nvidia", "geforce", "tesla", "quadro", "rtx", "google", "tpu", "gpu", "gb", "gib"}
 _SHORT = re.compile(r"\b(rtx|tpu)-")
 _GIB = 2**30
+_WHAT_IS_HERE = {
+    "cpu": "a CPU is planned for only where it is: leave the device out, and set JAX_PLATFORMS=cpu if a GPU is there",
+    "gpu": "leave the device out to plan for the GPU that is here",
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def find(name_or_path: str) -> Device:
 
 def same_name(one: str, other: str) -> bool:
     """Whether two spellings name one device."""
-    return _words(one) == _words(other)
+    return words(one) == words(other)
 
 
 def is_path(text: str) -> bool:
@@ -102,33 +106,46 @@ def is_path(text: str) -> bool:
 
 
 def _read(name: str) -> Reading:
-    reading = _known().get(_words(name))
+    spelled, together = _known()
+    typed = usual(name)
+    reading = spelled.get(words(typed)) or together.get(run_together(typed))
     if reading is None:
-        close = nearest(name.strip(), [*_SHORT.sub("", " ".join(names())).split(), *names(), *_families()])
-        hint = f"did you mean `{close}`?" if close else "`brim devices` lists those that brim knows"
-        raise DeviceError(f"no device called `{name}`", hint=hint)
+        raise DeviceError(f"no device called `{name}`", hint=_WHAT_IS_HERE.get(typed.strip()) or _did_you_mean(name))
     return reading
 
 
-def _families() -> list[str]:
-    return [family for found in shipped().values() for family in found.stands_for]
+def _did_you_mean(name: str) -> str:
+    others = [other for found in shipped().values() for other in (*found.aliases, *found.stands_for)]
+    close = closest(name, [*_SHORT.sub("", " ".join(names())).split(), *names(), *others])
+    return f"did you mean `{close}`?" if close else "`brim devices` lists those that brim knows"
 
 
 @functools.cache
-def _known() -> Mapping[tuple[str, ...], Reading]:
-    known: dict[tuple[str, ...], Reading] = {}
+def _known() -> tuple[Mapping[tuple[str, ...], Reading], Mapping[str, Reading]]:
+    """Readings by the words of a spelling, and by its parts run together."""
+    spelled: dict[tuple[str, ...], Reading] = {}
+    together: dict[str, Reading] = {}
+    for spelling, reading in _spellings():
+        for written in (spelling, usual(spelling)):
+            spelled.setdefault(words(written), reading)
+            for joined in all_run_together(written):
+                together.setdefault(joined, reading)
+    return spelled, together
+
+
+def _spellings() -> Iterator[tuple[str, Reading]]:
+    """All names and what each is read as; of one that comes twice, the first counts."""
     for name, found in shipped().items():
-        size = f" {found.nominal_bytes // _GIB}" if found.nominal_bytes else ""
         for word in (name, *found.aliases):
-            known[_words(word)] = known[_words(word + size)] = Reading(name)
+            yield from ((one, Reading(name)) for one in _with_size(word, found))
     for name, found in shipped().items():
         for family in found.stands_for:
-            known[_words(family)] = Reading(name, family=True)
+            yield from ((one, Reading(name, family=True)) for one in _with_size(family, found))
     # Last, since several cards may report one name: then it is a family name, and stays one.
     for name, found in shipped().items():
-        known.setdefault(_words(found.kind), Reading(name))
-    return known
+        yield found.kind, Reading(name)
 
 
-def _words(name: str) -> tuple[str, ...]:
-    return tuple(sorted(word for word in re.findall(r"[a-z]+|[0-9]+", name.lower()) if word not in _BRANDS))
+def _with_size(name: str, found: Entry) -> tuple[str, ...]:
+    """A name as it is, and with the number on the box."""
+    return (name, f"{name} {found.nominal_bytes // _GIB}") if found.nominal_bytes else (name,)

@@ -5,7 +5,8 @@ The ways out are computed from the smallest candidate that was compiled, and sta
     a shorter context     activations shrink with the context at least in proportion, attention's scores faster; what
                           else is among them (casts of weights) does not shrink. So the length is said with "about"
     host memory           moments of the optimizer that would lie there instead
-    the next GPU up       of the same kind of device, the one with the least usable memory that holds the peak
+    the next GPU up       of those that run all that this one can, the one with the least usable memory that holds the
+                          peak: on another, the recipe that the peak belongs to may be impossible
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from brim.quantities import format_bytes
 STANDING = (PARAMETERS, VARIABLES, OPTIMIZER, GRADIENTS)
 """Owners that no micro-batch and no rematerialization makes smaller."""
 
+
+FEATURES = ("float16", "bfloat16", "tensorfloat32", "cudnn_attention")
+"""What a recipe may ask of a device. No technique computes in float8, so an A100 is a way up from a card that can."""
 
 CONTEXT_GRAIN = 64
 LEAST_CONTEXT_SHARE = 0.05
@@ -114,13 +118,18 @@ def _larger_device(device: Device, peak_bytes: int) -> list[str]:
     """The next device up; none where this one would hold it with a larger budget, and none for a CPU."""
     if device.platform == "cpu" or peak_bytes <= device.usable_bytes:
         return []
-    known = [found for found in map(named, names()) if found.platform == device.platform]
+    known = [found for found in map(named, names()) if _runs_all_of(device, found)]
     larger = [found for found in known if found.usable_bytes >= peak_bytes]
     if not larger:
         most = max((found.usable_bytes for found in known), default=0)
         return [f"(no single device that brim knows holds it: the largest has {format_bytes(most)} of use)"]
     next_up = min(larger, key=lambda found: (found.usable_bytes, found.name))
     return [f"the next device up that holds it, {next_up.name}, with {format_bytes(next_up.usable_bytes)} of use"]
+
+
+def _runs_all_of(device: Device, other: Device) -> bool:
+    """Whether another device of the same platform can run whatever a recipe asks of this one."""
+    return other.platform == device.platform and all(other.can(word) for word in FEATURES if device.can(word))
 
 
 def _smaller_micro_batch(candidates: Sequence[Candidate], smallest: Candidate) -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich import box
@@ -19,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from brim.errors import DeviceError, SettingsError, TechniqueError
-from brim.hardware.names import find
+from brim.hardware.facts import Device
+from brim.hardware.names import find, is_path
 from brim.planner.advice import smallest_of
 from brim.planner.plan import Plan
 from brim.planner.space import words_of
@@ -28,10 +30,17 @@ from brim.quantities import format_bytes, format_count, format_seconds
 
 @dataclass(frozen=True)
 class Asked:
-    """One device to compare: its name as it was typed, and its price per hour if that was said."""
+    """One device to compare.
+
+    Attributes:
+        name: as it was typed.
+        price_per_hour: None if none was said.
+        own_price: whether the price was said of this device, and not of all that have none of their own.
+    """
 
     name: str
     price_per_hour: float | None = None
+    own_price: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,9 @@ class Comparison:
     """Plans by device, in the order in which they were asked for.
 
     Attributes:
-        plans: short name of a device -> its plan, which may not fit.
-        failures: short name -> why no plan could be made.
+        plans: label of a device -> its plan, which may not fit. The label is the device's short name; where several
+            that differ have one, that of a file is its path as it was typed.
+        failures: label -> why no plan could be made.
     """
 
     plans: Mapping[str, Plan]
@@ -57,15 +67,15 @@ class Comparison:
         priced = any(plan.price_per_hour is not None for plan in self.plans.values())
         unit = next((plan.unit for plan in self.plans.values()), "tokens")
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        table.add_column("device", no_wrap=True)
+        table.add_column("device", no_wrap=not any(map(is_path, (*self.plans, *self.failures))), overflow="fold")
         for name in ("fits", "rows x steps", "settings", "peak of the budget", "predicted step", f"{unit}/s"):
             table.add_column(name, overflow="fold")
         for name in [*(["run"] if length else []), *(["price"] if priced else [])]:
             table.add_column(name, overflow="fold")
         for device, plan in self.plans.items():
-            table.add_row(device, *map(Text, _cells(plan, length=length, priced=priced)))
+            table.add_row(Text(device), *map(Text, _cells(plan, length=length, priced=priced)))
         for device, reason in self.failures.items():
-            table.add_row(device, "no plan", "", Text(reason))
+            table.add_row(Text(device), "no plan", "", Text(reason))
         return table
 
     def to_json(self) -> dict[str, Any]:
@@ -89,16 +99,15 @@ def compare(
     """Plan for each device in turn.
 
     Args:
-        devices: what to compare; two names of one device count once, as the first.
+        devices: what to compare; two names of one device, by all that is known of it, count once.
         plan_for: makes the plan of one; it may not fit (`brim.planner.survey`).
         progress: is told a line before each.
 
     Raises:
         DeviceError: before any work, if a name is not known.
+        SettingsError: before any work, if a file is missing or wrong, or one device has two prices.
     """
-    known: dict[str, Asked] = {}
-    for asked in devices:
-        known.setdefault(find(asked.name).name, asked)
+    known = _labelled(devices)
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     for place, (name, asked) in enumerate(known.items(), start=1):
@@ -111,8 +120,33 @@ def compare(
     return Comparison(plans, failures)
 
 
+def _labelled(devices: Sequence[Asked]) -> dict[str, Asked]:
+    """What was asked for by labels that differ, each device once."""
+    alike: dict[Device, list[Asked]] = {}
+    for asked in devices:
+        alike.setdefault(find(asked.name), []).append(asked)
+    shared = Counter(device.name for device in alike)
+    return {
+        asked[0].name if shared[device.name] > 1 and is_path(asked[0].name) else device.name: _once(device, asked)
+        for device, asked in alike.items()
+    }
+
+
+def _once(device: Device, asked: Sequence[Asked]) -> Asked:
+    """Several names of one device as the first of them, with the price that was said of it."""
+    priced = {one.price_per_hour: one for one in asked if one.own_price}
+    if len(priced) > 1:
+        prices = " and ".join(f"{price:g} (as {one.name})" for price, one in priced.items())
+        raise SettingsError(
+            f"found the prices {prices} for one device, {device.name}; expected one", hint="name it once"
+        )
+    return replace(asked[0], price_per_hour=next(iter(priced), asked[0].price_per_hour), own_price=bool(priced))
+
+
 def asked_devices(text: str, price_per_hour: float | None = None) -> tuple[Asked, ...]:
-    """Devices from text such as `3060,4090@0.35,a100-80@1.2`: names, each with its price per hour if that is known.
+    """Devices from text such as `3060,4090@0.35,card.toml@1.2`: names, each with its price per hour if that is known.
+
+    What follows an `@` is no price where it is part of a path: `a@b/card.toml`, `card@2.toml`.
 
     Args:
         price_per_hour: of devices without a price of their own.
@@ -128,7 +162,7 @@ def asked_devices(text: str, price_per_hour: float | None = None) -> tuple[Asked
 
 def _asked(word: str, price_per_hour: float | None) -> Asked:
     name, at, price = word.rpartition("@")
-    if not at:
+    if not at or is_path(price):
         return Asked(word, price_per_hour)
     try:
         number = float(price)
@@ -136,7 +170,7 @@ def _asked(word: str, price_per_hour: float | None) -> Asked:
         number = -1.0
     if not 0 <= number < float("inf"):
         raise SettingsError(f"found the price {price!r} of {name}; expected a number per hour", hint=f"{name}@0.35")
-    return Asked(name, number)
+    return Asked(name, number, own_price=True)
 
 
 def _cells(plan: Plan, *, length: bool, priced: bool) -> list[str]:

@@ -28,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSha
 
 from brim.errors import DeviceError
 from brim.hardware.chatter import without_chatter
-from brim.hardware.device import CUDA_PLUGINS, settle_platform
+from brim.hardware.device import CUDA_PLUGINS, driver_shows, jax_has_started, settle_platform
 from brim.hardware.facts import Device
 from brim.training.assemble import Assembly
 
@@ -97,10 +97,16 @@ class Target:
 
 
 def is_here(device: Device) -> bool:
-    """Whether a device is the one that JAX runs on in this process; starts JAX, unless the device is a CPU."""
+    """Whether a device is the one that JAX runs on in this process.
+
+    Starts JAX only where the driver shows a GPU of that kind: started, JAX holds three quarters of the memory of the
+    GPU that is here, whatever device was asked about.
+    """
     if device.platform == "cpu":
         return True
     settle_platform()
+    if not jax_has_started() and not driver_shows(device.kind):
+        return False
     with without_chatter():
         return jax.default_backend() == "gpu" and jax.devices()[0].device_kind == device.kind
 
@@ -114,14 +120,25 @@ def _described(device: Device) -> Sharding:
         with without_chatter():
             topology = topologies.get_topology_desc(**device.topology())
     except (NotImplementedError, RuntimeError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
         raise DeviceError(
-            f"cannot compile for {device.kind} here: {str(error).splitlines()[0]}", hint=_how_to_compile_for(device)
+            f"cannot compile for {device.kind} here: {said}", hint=_how_to_compile_for(device, error)
         ) from None
     return NamedSharding(topologies.make_mesh(topology, (1,), ("device",)), PartitionSpec())
 
 
-def _how_to_compile_for(device: Device) -> str:
-    package, extra = ("libtpu", "tpu") if device.platform == "tpu" else (CUDA_PLUGINS[0], "plan")
-    if importlib.util.find_spec(package) is None:
+def _how_to_compile_for(device: Device, error: Exception) -> str:
+    packages, extra = (("libtpu",), "tpu") if device.platform == "tpu" else (CUDA_PLUGINS, "plan")
+    if not any(map(importlib.util.find_spec, packages)):
         return f"install the compiler for devices that are not here: pip install 'brim[{extra}]'"
-    return "JAX was started before brim was asked: set JAX_PLATFORMS=cpu in the environment of this program"
+    # Without a driver, the plugin does not register itself while JAX starts, unless JAX was told to start on the CPU.
+    if isinstance(error, NotImplementedError) and jax_has_started() and not _told_where_to_start():
+        return "JAX was started before brim was asked: set JAX_PLATFORMS=cpu in the environment of this program"
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return "the compiler refuses this description of the device: `brim devices` with its name or file shows it"
+    return "`brim doctor` says what is wrong with the installation"
+
+
+def _told_where_to_start() -> bool:
+    # Set from JAX_PLATFORMS too; JAX declares its settings while it runs, where a type checker cannot see them.
+    return bool(jax.config.jax_platforms)  # type: ignore[attr-defined]

@@ -63,7 +63,7 @@ def assemble(program: Program, recipe: Recipe, device: Device, say: Callable[[st
         init=initial,
         window=partial(_window, program, points),
         evaluate=partial(_evaluate, program, points),
-        state=specs_of(jax.eval_shape(initial, jax.random.key(0))),
+        state=specs_of(jax.eval_shape(initial, jax.eval_shape(jax.random.key, 0))),
         batch=program.batch_specs(recipe.global_batch),
         evaluation_batch=program.batch_specs(recipe.micro_batch),
     )
