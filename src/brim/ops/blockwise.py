@@ -46,11 +46,6 @@ def levels(*, signed: bool) -> np.ndarray:
     return np.asarray([0.0, *means[:-1], 1.0] if signed else [0.0, *means, 1.0], np.float32)
 
 
-def scale_bytes(elements: int, block: int) -> int:
-    """Bytes of the scales of one row of so many elements."""
-    return 4 * -(-elements // block)
-
-
 def quantize(
     rows: Float[Array, "R N"], block: int, *, signed: bool
 ) -> tuple[UInt8[Array, "R N"], Float32[Array, "R K"]]:

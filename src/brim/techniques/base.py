@@ -10,7 +10,7 @@ named POINTS of the step, and the assembler calls what stands there in one canon
     attention        the attention function                                     reference
     cross_entropy    the vocabulary loss                                        reference
     gradients        how an update's loss and gradients come from micro-batches  the batch in one piece
-    optimizer        the program's optimizer -> the one that is used             the same
+    optimizer        the program's optimizer -> the one in use                   the same, guarded (see `guarded`)
 
 `effect` says what a technique may do to the numbers: `exact` (same bits on one backend), `noise` (only the order of
 floating-point sums), `rounding` (fewer bits in the forward pass, by design and at the user's wish), `lossy`
@@ -77,7 +77,7 @@ class GuardedOptimizer:
 
 
 def guarded(optimizer: Optimizer) -> Optimizer:
-    """The optimizer itself, which takes its old state where nothing is updated: the default at the `optimizer` point."""
+    """The optimizer itself, with its old state taken where nothing is updated: the default at its point."""
 
     def update(
         gradients: PyTree, state: PyTree, parameters: PyTree, *, updated: Bool[Array, ""]
