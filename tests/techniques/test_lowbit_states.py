@@ -1,4 +1,4 @@
-"""Moments in 8 bits as a technique: which ones, how many bytes, what a plan says, and that training goes on as before."""
+"""Moments in 8 bits as a technique: which ones, how many bytes, what a plan says, and whether training goes on."""
 
 from __future__ import annotations
 
