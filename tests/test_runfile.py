@@ -172,7 +172,7 @@ def test_keys_that_may_change_on_resume_exist() -> None:
 
 
 TABLES = [*get_type_hints(RunSettings).values(), *REGISTRY]
-VALUES = (True, False, 7, 300, 0.25, "text", "22GiB", "gpt2", (0.5, 0.25), ("a", "b"))
+VALUES = (True, False, 7, 8, 300, 0.25, "text", "22GiB", "gpt2", (0.5, 0.25), ("a", "b"))
 BESIDE = {
     "decay": {"kind": "warmup-stable-decay"},
     "micro_batch": {"global_batch": 7},

@@ -48,6 +48,12 @@ class LossFunction(Protocol):
     ) -> tuple[Loss, PyTree]: ...
 
 
+def nothing_is_stacked(name: str) -> bool:
+    """For a program whose parameters all have their own axes only."""
+    del name
+    return False
+
+
 @runtime_checkable
 class Optimizer(Protocol):
     """What is needed of an `optax.GradientTransformation`; so that nobody loads Optax who does not use it.
@@ -97,6 +103,8 @@ class Program:
             contrastive losses). Then the micro-batch is part of the model and planning leaves it alone.
         calls: which ops the loss really calls, of `dtypes`, `stack`, `attention`, `cross_entropy`.
         learning_rate: update -> learning rate, for the log only; None: not logged.
+        stacked: says of a trainable parameter's path, such as `layers.norm.scale`, whether its first axis counts
+            layers.
         sizes: sizes for formulas; None for a foreign model.
         tokens_per_row: what throughput counts; 1 for rows that are not sequences.
     """
@@ -109,6 +117,7 @@ class Program:
     rows_independent: bool = True
     calls: frozenset[str] = frozenset()
     learning_rate: Callable[[Array], Array] | None = None
+    stacked: Callable[[str], bool] = nothing_is_stacked
     sizes: Sizes | None = None
     tokens_per_row: int = 1
 

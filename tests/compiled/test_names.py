@@ -69,6 +69,17 @@ def test_arguments_of_a_step_of_brim() -> None:
     ]
 
 
+def test_a_moment_that_is_kept_in_several_arrays_goes_by_its_own_name() -> None:
+    sizes = {
+        "state.trainable.layers.up": (4, 8, 32),
+        "state.trainable.up": (8,),
+        "state.optimizer[0].mu.layers.up.codes": (4, 8, 32),
+        "state.optimizer[0].nu.layers.up.scales": (4, 1),
+        "state.optimizer[0].nu.up.codes": (8,),
+    }
+    assert list(Roles().kinds(sizes).values())[2:] == ["optimizer mu", "optimizer nu", "optimizer nu"]
+
+
 def test_parameters_in_one_array() -> None:
     roles = Roles(parameters="w", optimizer="opt_state")
     sizes = {"w": (8,), "opt_state[0].mu": (8,), "opt_state[0].count": ()}

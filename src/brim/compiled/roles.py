@@ -72,5 +72,7 @@ def _moment(path: str, size: tuple[int, ...], parameters: Mapping[str, tuple[int
     if suffixes:
         words = _WORD.findall(path[: len(path) - len(max(suffixes, key=len))])
         return f"{OPTIMIZER} {words[-1]}" if words else OPTIMIZER
-    words = _WORD.findall(path)
+    # A moment that is kept in several arrays: each has a name of its own behind the path of the parameter.
+    places = [path.rfind(f"{suffix}.") for suffix in parameters if suffix and f"{suffix}." in path]
+    words = _WORD.findall(path[: min(places)])[-1:] if places else _WORD.findall(path)
     return f"{OPTIMIZER} {words[0]}" if words else OPTIMIZER

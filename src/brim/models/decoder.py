@@ -253,9 +253,15 @@ def decoder_program(
         row={name: jax.ShapeDtypeStruct((shape.context,), jnp.int32) for name in names},
         clip_norm=clip_norm,
         calls=frozenset({DTYPES, STACK, ATTENTION, CROSS_ENTROPY}),
+        stacked=is_stacked,
         sizes=sizes_of(shape),
         tokens_per_row=shape.context,
     )
+
+
+def is_stacked(name: str) -> bool:
+    """Whether the first axis of a parameter counts layers, by its path."""
+    return name.startswith("layers.")
 
 
 def sizes_of(shape: DecoderShape) -> Sizes:

@@ -11,6 +11,7 @@ from brim.planner.question import Question
 from brim.program import Program
 from brim.techniques import Accumulation, Recipe
 from brim.training.assemble import assemble
+from brim.tree import path_names
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
@@ -29,6 +30,7 @@ def program_facts(program: Program, question: Question) -> dict[str, Any]:
         "state": str(jax.tree.structure(assembly.state)),
         "row": str(program.row),
         "rows_independent": program.rows_independent,
+        "stacked": [name for name in path_names(assembly.state.trainable) if program.stacked(name)],
         "calls": sorted(program.calls),
         "sizes": str(program.sizes),
         "tokens_per_row": program.tokens_per_row,

@@ -4,6 +4,7 @@ from brim.techniques.accumulation import Accumulation
 from brim.techniques.attention_kernel import AttentionKernel
 from brim.techniques.base import Context, Points, Technique
 from brim.techniques.chunked_loss import ChunkedLoss
+from brim.techniques.lowbit_states import LowbitStates
 from brim.techniques.precision import Precision
 from brim.techniques.recipe import Recipe, techniques_from
 from brim.techniques.registry import REGISTRY
@@ -16,6 +17,7 @@ __all__ = [
     "AttentionKernel",
     "ChunkedLoss",
     "Context",
+    "LowbitStates",
     "Points",
     "Precision",
     "Recipe",

@@ -10,6 +10,7 @@ named POINTS of the step, and the assembler calls what stands there in one canon
     attention        the attention function                                     reference
     cross_entropy    the vocabulary loss                                        reference
     gradients        how an update's loss and gradients come from micro-batches  the batch in one piece
+    optimizer        the program's optimizer -> the one in use                   the same, guarded (see `guarded`)
 
 `effect` says what a technique may do to the numbers: `exact` (same bits on one backend), `noise` (only the order of
 floating-point sums), `rounding` (fewer bits in the forward pass, by design and at the user's wish), `lossy`
@@ -22,13 +23,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 
 from brim.hardware.facts import Device
 from brim.ops import AttentionFunction, CrossEntropyFunction, Dtypes, Loss, reference_attention, reference_cross_entropy
-from brim.program import Program, Sizes
+from brim.program import Optimizer, Program, Sizes
 from brim.techniques.residuals import Residuals
-from brim.tree import PyTree
+from brim.tree import PyTree, select
 
 Effect = Literal["exact", "noise", "rounding", "lossy"]
 
@@ -65,6 +66,29 @@ def whole_batch(
 
 
 @dataclass(frozen=True)
+class GuardedOptimizer:
+    """An optimizer whose update also takes `updated`, a scalar boolean: where it is False, the state stays as it is.
+
+    That is the optimizer's own affair so that one which rewrites its state in place need not keep the old one.
+    """
+
+    init: Callable[[PyTree], PyTree]
+    update: Callable[..., tuple[PyTree, PyTree]]
+
+
+def guarded(optimizer: Optimizer) -> Optimizer:
+    """The optimizer itself, with its old state taken where nothing is updated: the default at its point."""
+
+    def update(
+        gradients: PyTree, state: PyTree, parameters: PyTree, *, updated: Bool[Array, ""]
+    ) -> tuple[PyTree, PyTree]:
+        updates, new = optimizer.update(gradients, state, parameters)
+        return updates, select(updated, new, state)
+
+    return GuardedOptimizer(optimizer.init, update)
+
+
+@dataclass(frozen=True)
 class Points:
     """What stands at each point; see the head of this file."""
 
@@ -74,6 +98,7 @@ class Points:
     attention: AttentionFunction = reference_attention
     cross_entropy: CrossEntropyFunction = reference_cross_entropy
     gradients: GradientsFunction = whole_batch
+    optimizer: Callable[[Optimizer], Optimizer] = guarded
 
 
 def _unheard(note: str) -> None:

@@ -84,8 +84,9 @@ def _init(program: Program, points: Points, key: Key[Array, ""]) -> State:
     init_key, run_key = jax.random.split(key)
     trainable, frozen, variables = program.init(init_key)
     trainable = cast_floating(trainable, points.dtypes.parameters)
+    optimizer = points.optimizer(program.optimizer).init(trainable)
     zero = jnp.zeros((), jnp.int32)
-    return State(trainable, frozen, variables, program.optimizer.init(trainable), run_key, zero, zero, zero)
+    return State(trainable, frozen, variables, optimizer, run_key, zero, zero, zero)
 
 
 def _window(program: Program, points: Points, state: State, batch: PyTree) -> tuple[State, StepMetrics]:
@@ -101,7 +102,8 @@ def _window(program: Program, points: Points, state: State, batch: PyTree) -> tu
     finite = jnp.isfinite(norm) & jnp.isfinite(loss.total)
     updated = finite & (loss.count > 0)
     with jax.named_scope("optimizer"):
-        updates, optimizer = program.optimizer.update(gradients, state.optimizer, state.trainable)
+        update = points.optimizer(program.optimizer).update
+        updates, optimizer = update(gradients, state.optimizer, state.trainable, updated=updated)
         trainable = optax.apply_updates(state.trainable, updates)
         new = _advance(state, updated, trainable, variables, optimizer)
     return new, _metrics(program, state, new, loss, norm, updated, finite)
@@ -136,7 +138,7 @@ def _advance(state: State, updated: Array, trainable: PyTree, variables: PyTree,
         trainable=select(updated, trainable, state.trainable),
         frozen=state.frozen,
         variables=select(updated, variables, state.variables),
-        optimizer=select(updated, optimizer, state.optimizer),
+        optimizer=optimizer,
         key=state.key,
         window=state.window + 1,
         update=state.update + updated.astype(jnp.int32),
