@@ -169,9 +169,9 @@ class Decoder(eqx.Module):
         self, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], dtype: DTypeLike
     ) -> Float[Array, "B T width"]:
         """The residual stream that enters the stack: embeddings are added in fp32, then cast."""
-        x = self.token_embedding(tokens)
+        x = self.token_embedding(tokens).astype(jnp.float32)
         if self.position_embedding is not None:
-            x = x + self.position_embedding(positions)
+            x = x + self.position_embedding(positions).astype(jnp.float32)
         return x.astype(dtype)
 
     def rotary(self, positions: Int[Array, "B T"]) -> Rotary | None:

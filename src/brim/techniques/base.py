@@ -10,6 +10,8 @@ named POINTS of the step, and the assembler calls what stands there in one canon
     attention        the attention function                                     reference
     cross_entropy    the vocabulary loss                                        reference
     gradients        how an update's loss and gradients come from micro-batches  the batch in one piece
+    loss_scaling     what the loss is multiplied by before it is differentiated  nothing
+    update           how the optimizer's updates reach the parameters            added in the parameters' format
 
 `effect` says what a technique may do to the numbers: `exact` (same bits on one backend), `noise` (only the order of
 floating-point sums), `rounding` (fewer bits in the forward pass, by design and at the user's wish), `lossy`
@@ -22,11 +24,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
+import jax
 from jaxtyping import Array, Key
 
 from brim.hardware.facts import Device
 from brim.ops import AttentionFunction, CrossEntropyFunction, Dtypes, Loss, reference_attention, reference_cross_entropy
-from brim.program import Program, Sizes
+from brim.program import Optimizer, Program, Sizes
+from brim.techniques.loss_scaling import LossScaling
 from brim.techniques.residuals import Residuals
 from brim.tree import PyTree
 
@@ -65,6 +69,30 @@ def whole_batch(
 
 
 @dataclass(frozen=True)
+class Updater:
+    """An optimizer together with how its updates reach the parameters.
+
+    Attributes:
+        init: trainable -> state.
+        update: (gradients, state, trainable, key of the window) -> (trainable, state).
+    """
+
+    init: Callable[[PyTree], PyTree]
+    update: Callable[[PyTree, PyTree, PyTree, Key[Array, ""]], tuple[PyTree, PyTree]]
+
+
+def plain_update(optimizer: Optimizer) -> Updater:
+    """Updates added to the parameters, in the parameters' format: the default at the `update` point."""
+
+    def update(gradients: PyTree, state: PyTree, trainable: PyTree, key: Key[Array, ""]) -> tuple[PyTree, PyTree]:
+        del key
+        updates, state = optimizer.update(gradients, state, trainable)
+        return jax.tree.map(lambda old, change: (old + change).astype(old.dtype), trainable, updates), state
+
+    return Updater(optimizer.init, update)
+
+
+@dataclass(frozen=True)
 class Points:
     """What stands at each point; see the head of this file."""
 
@@ -74,6 +102,8 @@ class Points:
     attention: AttentionFunction = reference_attention
     cross_entropy: CrossEntropyFunction = reference_cross_entropy
     gradients: GradientsFunction = whole_batch
+    loss_scaling: LossScaling | None = None
+    update: Callable[[Optimizer], Updater] = plain_update
 
 
 def _unheard(note: str) -> None:
