@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key
 
 from brim.errors import TechniqueError
 from brim.hardware.facts import Device
-from brim.ops import Block, Loss, Ops, row_keys, scan_stack
+from brim.ops import ONCE, Block, Loss, Ops, Repeats, row_keys, scan_stack
 from brim.program import Program, rows_of
 from brim.techniques import Context, Points, Recipe
 from brim.techniques.loss_scaling import LossScale, factor_of_sum, unscaled
@@ -72,10 +72,10 @@ def assemble(program: Program, recipe: Recipe, device: Device, say: Callable[[st
 def ops_from(points: Points) -> Ops:
     """The operations a model is handed, with the techniques' functions in place."""
 
-    def stack(block: Block, layers: Any, x: Any, context: Any) -> Any:
+    def stack(block: Block, layers: Any, x: Any, context: Any, repeats: Repeats = ONCE) -> Any:
         # Inside a loop XLA cannot merge recomputation with the first computation; written out, it would.
         wrapped = points.residuals.wrap(block, prevent_cse=points.unroll != 1)
-        return scan_stack(wrapped, layers, x, context, unroll=points.unroll)
+        return scan_stack(wrapped, layers, x, context, repeats, unroll=points.unroll)
 
     return Ops(points.dtypes, stack, points.attention, points.cross_entropy)
 
