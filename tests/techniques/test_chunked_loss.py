@@ -122,6 +122,22 @@ def test_logits_are_not_rounded_to_bf16() -> None:
     assert float(total) == pytest.approx(np.log1p(np.exp(-1.0)), abs=1e-5)
 
 
+def test_in_fp16_a_loss_scale_reaches_gradients_below_the_least_fp16() -> None:
+    """A wrong token's probability is e**-18 = 1.5e-8, which is 0 in fp16; times a scale of 2**20 it is 0.016."""
+    hidden = jnp.array([[18.0, 0.0]], jnp.float16)
+    head = jnp.array([[1.0, 0.0], [0.0, 1.0]], jnp.float32)
+
+    def scaled(hidden: jax.Array, head: jax.Array) -> jax.Array:
+        return 2.0**20 * chunked_cross_entropy(hidden, head, jnp.array([0]), tokens=1)[0]
+
+    of_hidden, of_head = jax.grad(scaled, argnums=(0, 1))(hidden, head)
+    wrong = 2.0**20 * np.exp(-18.0)
+    assert (of_hidden.dtype, of_head.dtype) == (jnp.float16, jnp.float32)
+    # What comes from the right token is 0 even in fp32: its probability is 1 there.
+    assert float(of_hidden[0, 1]) == pytest.approx(wrong, rel=1e-2)
+    assert float(of_head[1, 0]) == pytest.approx(18 * wrong, rel=1e-2)
+
+
 def test_large_logits_do_not_overflow() -> None:
     hidden, head, targets = inputs()
     found = with_gradients(partial(chunked_cross_entropy, tokens=4), 100 * hidden, head, targets)

@@ -54,6 +54,13 @@ def test_plain_lines_have_no_control_characters_and_every_figure():
     assert "left unknown" in lines[0]
 
 
+def test_the_loss_scale_is_shown_when_there_is_one():
+    plain, scaled = run(io.StringIO(), [record(1)]), run(io.StringIO(), [record(1, loss_scale=32768.0)])
+    assert "scale" not in plain
+    assert scaled == plain.replace("left unknown", "left unknown  scale 32,768")
+    assert "not finite at loss scale 32,768: it made" in run(io.StringIO(), [record(1, loss_scale=2**15, skipped=True)])
+
+
 def test_a_plain_line_is_not_wrapped_or_cut():
     long = record(10, held_out_loss=2.123456, skipped=True, update=9)
     _, line = run(io.StringIO(), [long]).splitlines()  # the first tells of the skip

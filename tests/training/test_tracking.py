@@ -101,7 +101,7 @@ def test_lg_s2_an_untouched_file_is_not_rewritten_and_a_new_run_starts_empty(tmp
 
 def test_what_is_logged_is_on_disk_at_once_and_comes_back_equal(tmp_path):
     metrics = MetricsFile(tmp_path / "run" / "metrics.jsonl")
-    logged = [record(1), record(2, held_out_loss=2.5), record(3, update=2, skipped=True)]
+    logged = [record(1), record(2, held_out_loss=2.5), record(3, update=2, skipped=True), record(4, loss_scale=2.0**14)]
     for count, each in enumerate(logged, start=1):
         metrics.log(each)
         assert read_metrics(tmp_path / "run" / "metrics.jsonl") == logged[:count]
@@ -154,6 +154,22 @@ def test_lg_s2_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
     assert curve(tmp_path, "loss/training") == {**dict.fromkeys(range(1, 11), 1.0), 11: 2.0, 13: 2.0}
     assert curve(tmp_path, "loss/held_out") == {5: 4.0}
     assert curve(tmp_path, "memory/bytes")[13] == 2**20
+
+
+def test_the_loss_scale_is_in_the_file_and_in_tensorboard_and_older_files_are_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    metrics, board = MetricsFile(path), TensorBoard(tmp_path / "board")
+    for each in (record(1), record(2, loss_scale=32768.0), record(3, loss_scale=16384.0, skipped=True)):
+        metrics.log(each)
+        board.log(each)
+    metrics.close()
+    board.close()
+    assert [strict(line)["loss_scale"] for line in path.read_text().splitlines()] == [None, 32768.0, 16384.0]
+    assert curve(tmp_path / "board", "optimizer/loss_scale") == {2: 32768.0, 3: 16384.0}
+    assert curve(tmp_path / "board", "optimizer/skipped") == {1: 0.0, 2: 0.0, 3: 1.0}
+    older = {name: value for name, value in strict(path.read_text().splitlines()[0]).items() if name != "loss_scale"}
+    path.write_text(json.dumps(older) + "\n")
+    assert read_metrics(path) == [record(1)]
 
 
 def test_tensorboard_leaves_out_what_is_not_finite_without_a_warning(tmp_path, caplog):

@@ -11,6 +11,7 @@ absent: a row is then one document without padding.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from jaxtyping import Array, Float, Int, Key
 from brim.errors import ShapeError
 from brim.models.layers import Attention, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, Rotary, create_norm, named
 from brim.models.shape import DecoderShape
-from brim.ops import AttentionFunction, AttentionMask, Loss, Ops, dropout, residual, site_keys
+from brim.ops import ONCE, AttentionFunction, AttentionMask, Loss, Ops, Repeats, dropout, residual, site_keys
 from brim.program import ATTENTION, CROSS_ENTROPY, DTYPES, STACK, Program, Sizes
 from brim.tree import PyTree
 
@@ -127,7 +128,7 @@ class Decoder(eqx.Module):
     Attributes:
         token_embedding: [V, width].
         position_embedding: [context, width] for learned positions, else None.
-        layers: ONE block whose arrays have a leading axis of layers.
+        layers: ONE block whose arrays have a leading axis of layers; of the sets of weights, if layers share them.
         final_norm: before the head.
         head: [V, width], without a bias; None when tied to the token embedding.
         shape: sizes and switches; static.
@@ -153,12 +154,17 @@ class Decoder(eqx.Module):
             token_embedding=Embedding.create(token_key, shape.vocabulary, shape.width),
             position_embedding=positions,
             layers=jax.vmap(lambda layer_key: Block.create(layer_key, shape))(
-                jax.random.split(layers_key, shape.layers)
+                jax.random.split(layers_key, shape.layers_of_weights)
             ),
             final_norm=create_norm(shape),
             head=head,
             shape=shape,
         )
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often each of `layers` is used."""
+        return Repeats(self.shape.layers // self.shape.layers_of_weights, self.shape.shared_layers == "cycles")
 
     @property
     def head_weight(self) -> Float[Array, "V width"]:
@@ -169,9 +175,9 @@ class Decoder(eqx.Module):
         self, tokens: Int[Array, "B T"], positions: Int[Array, "B T"], dtype: DTypeLike
     ) -> Float[Array, "B T width"]:
         """The residual stream that enters the stack: embeddings are added in fp32, then cast."""
-        x = self.token_embedding(tokens)
+        x = self.token_embedding(tokens).astype(jnp.float32)
         if self.position_embedding is not None:
-            x = x + self.position_embedding(positions)
+            x = x + self.position_embedding(positions).astype(jnp.float32)
         return x.astype(dtype)
 
     def rotary(self, positions: Int[Array, "B T"]) -> Rotary | None:
@@ -195,7 +201,8 @@ class Decoder(eqx.Module):
         def block(layer: Block, x: Array, context: Context, index: Array, /) -> Array:
             return layer(x, context, index, ops.attention)
 
-        x = ops.stack(block, self.layers, x, context)
+        stack = ops.stack if self.repeats == ONCE else functools.partial(ops.stack, repeats=self.repeats)
+        x = stack(block, self.layers, x, context)
         with jax.named_scope("head"):
             return self.final_norm(x)
 

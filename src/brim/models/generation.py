@@ -26,7 +26,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from brim.errors import DataError, SettingsError
 from brim.models.decoder import Block, Decoder
+from brim.models.layers import Rotary
 from brim.models.shape import DecoderShape
+from brim.ops import scan_stack
 from brim.ops.attention import masked_softmax
 from brim.settings import require
 
@@ -117,22 +119,20 @@ def extend(
     """
     rows, count = tokens.shape
     positions = jnp.broadcast_to((start + jnp.arange(count, dtype=jnp.int32))[None], (rows, count))
-    rotary = model.rotary(positions)
     visible = jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None] <= positions[:1, :, None]
 
     def read(
-        carry: tuple[Array, Cache], layer_and_index: tuple[Block, Array]
-    ) -> tuple[tuple[Array, Cache], None]:  # fmt: skip
-        (x, cache), (layer, index) = carry, layer_and_index
+        layer: Block, carry: tuple[Array, Cache], rotary: Rotary | None, index: Int[Array, ""], /
+    ) -> tuple[Array, Cache]:  # fmt: skip
+        x, cache = carry
         query, keys, values = layer.project(x, rotary)
         # The cache is carried, not stacked from the scan's outputs, so that XLA writes it in place.
         cache = cache.write(index, start, keys, values)
         mixed = _attend(query, cache.keys[index], cache.values[index], visible)
-        return (layer.finish(x, mixed), cache), None
+        return layer.finish(x, mixed), cache
 
     x = model.embed(tokens, positions, cache.keys.dtype)
-    numbers = jnp.arange(model.shape.layers, dtype=jnp.int32)
-    (x, cache), _ = jax.lax.scan(read, (x, cache), (model.layers, numbers))
+    x, cache = scan_stack(read, model.layers, (x, cache), model.rotary(positions), model.repeats)
     last = model.final_norm(x[:, -1])
     return last @ model.head_weight.astype(last.dtype).T, cache
 

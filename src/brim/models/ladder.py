@@ -43,12 +43,13 @@ def ladder(shape: DecoderShape, series: str) -> tuple[DecoderShape, ...]:
         shape: its context, vocabulary, switches and dropout stay; its layers, width and heads do not count.
         series: a key of `SERIES`.
     """
-    published = [_with_sizes(shape, PRESETS[name].shape) for name in SERIES[series]]
+    unshared = replace(shape, shared_layers="none", distinct_layers=None)
+    published = [_with_sizes(unshared, PRESETS[name].shape) for name in SERIES[series]]
     anchors = [*_smaller(published[0]), *published]
     rungs = [rung for small, large in itertools.pairwise(anchors) for rung in _between(small, large)]
     last = anchors[-1]
     rungs += [replace(last, layers=layers) for layers in range(last.layers, MOST_DEPTH_RATIO * last.layers + 1)]
-    return tuple(_ascending(rungs))
+    return tuple(_ascending([_sharing_as(shape, rung) for rung in rungs if _can_share_as(shape, rung)]))
 
 
 def sizes_in_words(shape: DecoderShape) -> str:
@@ -60,6 +61,14 @@ def sizes_in_words(shape: DecoderShape) -> str:
 def _with_sizes(shape: DecoderShape, sizes: DecoderShape) -> DecoderShape:
     keys = ("layers", "width", "heads", "kv_heads", "head_width", "hidden")
     return replace(shape, **{key: getattr(sizes, key) for key in keys})
+
+
+def _can_share_as(shape: DecoderShape, rung: DecoderShape) -> bool:
+    return shape.distinct_layers is None or rung.layers % shape.distinct_layers == 0
+
+
+def _sharing_as(shape: DecoderShape, rung: DecoderShape) -> DecoderShape:
+    return replace(rung, shared_layers=shape.shared_layers, distinct_layers=shape.distinct_layers)
 
 
 def _smaller(shape: DecoderShape) -> Iterator[DecoderShape]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from brim.errors import SettingsError, did_you_mean
 from brim.models.presets import PRESETS
-from brim.models.shape import SIZE_WORDS, SIZES, DecoderShape, Family
+from brim.models.shape import SIZE_WORDS, SIZES, DecoderShape, Family, Sharing
 from brim.settings import require
 
 _NEEDED = ("layers", "width", "heads", "context")
@@ -55,6 +55,8 @@ class DecoderSettings:
     rope_theta: float | None = None
     norm_epsilon: float | None = None
     dropout: float = 0.0
+    shared_layers: Sharing = "none"
+    distinct_layers: int | None = None
 
     def __post_init__(self) -> None:
         known = not self.preset or self.preset in PRESETS

@@ -8,6 +8,7 @@ from typing import Literal
 from brim.settings import require
 
 Family = Literal["gpt2", "llama"]
+Sharing = Literal["none", "all", "groups", "cycles"]
 SIZES = ("layers", "width", "heads", "kv_heads", "head_width", "hidden", "context", "vocabulary")
 SIZE_WORDS = "a whole number of at least 1"
 
@@ -31,6 +32,11 @@ class DecoderShape:
         rope_theta: base of the rotary frequencies; None for learned positions.
         norm_epsilon: added to the variance (LayerNorm) or the mean square (RMSNorm).
         dropout: rate after the embedding, on attention probabilities and before each residual addition.
+        shared_layers: whether several layers use one set of weights: all of them; neighbours (`groups`: 0 0 1 1); or
+            each set again and again (`cycles`: 0 1 0 1). Activations and FLOPs stay those of all layers.
+            Sources: Lan et al., ALBERT, 2020 (all); Takase and Kiyono, Lessons on Parameter Sharing across Layers in
+            Transformers, 2021 (groups there are `sequence`, cycles `cycle`).
+        distinct_layers: sets of weights, a divisor of `layers`; of groups and cycles only.
 
     Raises:
         SettingsError: when made from sizes that do not go together.
@@ -50,6 +56,8 @@ class DecoderShape:
     rope_theta: float | None
     norm_epsilon: float
     dropout: float = 0.0
+    shared_layers: Sharing = "none"
+    distinct_layers: int | None = None
 
     def __post_init__(self) -> None:
         for key in SIZES:
@@ -62,11 +70,21 @@ class DecoderShape:
         )
         require(self.norm_epsilon > 0, "norm_epsilon", self.norm_epsilon, "a number above 0")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a rate from 0 to below 1")
+        self._check_sharing()
         if self.family == "gpt2":
             hint = "the llama family has rotary positions"
             require(self.rope_theta is None, "rope_theta", self.rope_theta, "nothing in the gpt2 family", hint=hint)
         else:
             self._check_llama()
+
+    def _check_sharing(self) -> None:
+        distinct = self.distinct_layers
+        if self.shared_layers in ("none", "all"):
+            expected = f'nothing where shared_layers is "{self.shared_layers}"'
+            require(distinct is None, "distinct_layers", distinct, expected)
+            return
+        divides = distinct is not None and distinct >= 1 and self.layers % distinct == 0
+        require(divides, "distinct_layers", distinct, f"a divisor of `layers` ({self.layers})")
 
     def _check_llama(self) -> None:
         require(not self.bias, "bias", self.bias, "false in the llama family")
@@ -74,6 +92,12 @@ class DecoderShape:
         require(theta_is_right, "rope_theta", self.rope_theta, "a number above 1 in the llama family")
         expected = "an even number: rotary positions turn pairs of numbers"
         require(self.head_width % 2 == 0, "head_width", self.head_width, expected)
+
+    @property
+    def layers_of_weights(self) -> int:
+        """Number of layers that have weights of their own."""
+        own = {"none": self.layers, "all": 1}
+        return own.get(self.shared_layers, self.distinct_layers or self.layers)
 
     @property
     def gated(self) -> bool:
@@ -100,4 +124,4 @@ def parameter_count(shape: DecoderShape) -> int:
     block = attention + feed_forward + 2 * norm + (biases if shape.bias else 0)
     embeddings = shape.vocabulary * width * (1 if shape.tied else 2)
     positions = shape.context * width if shape.learned_positions else 0
-    return embeddings + positions + shape.layers * block + norm
+    return embeddings + positions + shape.layers_of_weights * block + norm

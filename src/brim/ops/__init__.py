@@ -13,10 +13,11 @@ from brim.ops.cross_entropy import IGNORED, CrossEntropyFunction, reference_cros
 from brim.ops.dropout import dropout, row_keys, site_keys
 from brim.ops.dtypes import Dtypes
 from brim.ops.loss import Loss
-from brim.ops.stack import Block, StackFunction, residual, scan_stack
+from brim.ops.stack import ONCE, Block, Repeats, StackFunction, residual, scan_stack
 
 __all__ = [
     "IGNORED",
+    "ONCE",
     "AttentionFunction",
     "AttentionMask",
     "Block",
@@ -24,6 +25,7 @@ __all__ = [
     "Dtypes",
     "Loss",
     "Ops",
+    "Repeats",
     "StackFunction",
     "dropout",
     "reference_attention",

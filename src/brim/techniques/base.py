@@ -11,6 +11,8 @@ named POINTS of the step, and the assembler calls what stands there in one canon
     cross_entropy    the vocabulary loss                                        reference
     gradients        how an update's loss and gradients come from micro-batches  the batch in one piece
     optimizer        the program's optimizer -> the one in use                   the same, guarded (see `guarded`)
+    loss_scaling     what the loss is multiplied by before it is differentiated  nothing
+    update           how the optimizer's updates reach the parameters            added in the parameters' format
 
 `effect` says what a technique may do to the numbers: `exact` (same bits on one backend), `noise` (only the order of
 floating-point sums), `rounding` (fewer bits in the forward pass, by design and at the user's wish), `lossy`
@@ -23,11 +25,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
+import jax
 from jaxtyping import Array, Bool, Key
 
 from brim.hardware.facts import Device
 from brim.ops import AttentionFunction, CrossEntropyFunction, Dtypes, Loss, reference_attention, reference_cross_entropy
 from brim.program import Optimizer, Program, Sizes
+from brim.techniques.loss_scaling import LossScaling
 from brim.techniques.residuals import Residuals
 from brim.tree import PyTree, select
 
@@ -89,6 +93,33 @@ def guarded(optimizer: Optimizer) -> Optimizer:
 
 
 @dataclass(frozen=True)
+class Updater:
+    """An optimizer together with how its updates reach the parameters.
+
+    Attributes:
+        init: trainable -> state.
+        update: (gradients, state, trainable, key of the window, updated) -> (trainable, state). Where `updated`, one
+            truth value, is False, the state stays as it is; what it gives for the parameters is then not taken.
+    """
+
+    init: Callable[[PyTree], PyTree]
+    update: Callable[[PyTree, PyTree, PyTree, Key[Array, ""], Bool[Array, ""]], tuple[PyTree, PyTree]]
+
+
+def plain_update(optimizer: Optimizer) -> Updater:
+    """Updates added to the parameters, in the parameters' format: the default at the `update` point."""
+
+    def update(
+        gradients: PyTree, state: PyTree, trainable: PyTree, key: Key[Array, ""], updated: Bool[Array, ""]
+    ) -> tuple[PyTree, PyTree]:
+        del key
+        updates, state = optimizer.update(gradients, state, trainable, updated=updated)
+        return jax.tree.map(lambda old, change: (old + change).astype(old.dtype), trainable, updates), state
+
+    return Updater(optimizer.init, update)
+
+
+@dataclass(frozen=True)
 class Points:
     """What stands at each point; see the head of this file."""
 
@@ -99,6 +130,8 @@ class Points:
     cross_entropy: CrossEntropyFunction = reference_cross_entropy
     gradients: GradientsFunction = whole_batch
     optimizer: Callable[[Optimizer], Optimizer] = guarded
+    loss_scaling: LossScaling | None = None
+    update: Callable[[Optimizer], Updater] = plain_update
 
 
 def _unheard(note: str) -> None:

@@ -18,9 +18,12 @@ TIME. The same three matrix products. Chunks run one after the other: small ones
 the whole gradient of the head. On a CPU it is faster than plain, because the exponentials of the softmax are made once
 and a chunk's logits stay nearer to the cores.
 
-WHEN IT HARMS. With a small vocabulary it saves little and the loop costs something. In fp16, gradients of logits below
-6e-8 vanish, and a loss scale comes too late for them: it reaches this code as the cotangent, after they are made; use
-bf16. Second derivatives and forward mode are not supported, as for every custom VJP.
+IN FP16 a loss scale would come too late for small gradients of logits: it reaches this code as the cotangent, after
+they are made. So they have a gain of 1024 of their own while they are fp16 (they are 1 at most), and both results stay
+fp32 until the cotangent has scaled them: 2 N D bytes more for the hidden states and as much for their gradient.
+
+WHEN IT HARMS. With a small vocabulary it saves little and the loop costs something. Second derivatives and forward mode
+are not supported, as for every custom VJP.
 
 SOURCES. The gradient in the forward pass: Hsu et al., Liger Kernel, 2024 (arXiv:2410.10989). Why it matters: Wijmans et
 al., Cut Your Losses in Large-Vocabulary Language Models, 2024 (arXiv:2411.09009).
@@ -37,6 +40,7 @@ from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from brim.hardware.facts import Device
@@ -45,6 +49,8 @@ from brim.ops.cross_entropy import token_losses
 from brim.program import CROSS_ENTROPY, Program, Sizes
 from brim.settings import require
 from brim.techniques.base import Context, Effect, Points
+
+_FP16_GAIN = 2.0**10
 
 
 @dataclass(frozen=True)
@@ -121,38 +127,48 @@ def chunked_cross_entropy(
     missing = chunks * size - targets.size
     states = jnp.pad(hidden.reshape(-1, hidden.shape[-1]), ((0, missing), (0, 0)))
     wanted = jnp.pad(targets.reshape(-1), (0, missing), constant_values=IGNORED)
-    total = _total(states.reshape(chunks, size, -1), head, wanted.reshape(chunks, size))
+    dtype = hidden.dtype
+    if dtype == jnp.float16:
+        states, head = states.astype(jnp.float32), head.astype(jnp.float32)
+    total = _total(dtype, states.reshape(chunks, size, -1), head, wanted.reshape(chunks, size))
     return total, (targets >= 0).sum(dtype=jnp.float32)
 
 
-@jax.custom_vjp
-def _total(states: Float[Array, "n t D"], head: Float[Array, "V D"], targets: Int[Array, "n t"]) -> Float[Array, ""]:
-    head = head.astype(states.dtype)
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _total(
+    dtype: DTypeLike, states: Float[Array, "n t D"], head: Float[Array, "V D"], targets: Int[Array, "n t"]
+) -> Float[Array, ""]:
+    # Products are of numbers in `dtype`; gradients have the dtypes of `states` and `head`.
+    head = head.astype(dtype)
 
     def add(total: Array, chunk: tuple[Array, Array]) -> tuple[Array, None]:
         states, targets = chunk
-        return total + token_losses(_product("td,vd->tv", states, head), targets).sum(), None
+        return total + token_losses(_product("td,vd->tv", states.astype(dtype), head), targets).sum(), None
 
     return jax.lax.scan(add, jnp.float32(0), (states, targets))[0]
 
 
-def _forward(states: Array, head: Array, targets: Array) -> tuple[Array, tuple[Array, Array]]:
-    casted = head.astype(states.dtype)
+def _forward(dtype: DTypeLike, states: Array, head: Array, targets: Array) -> tuple[Array, tuple[Array, Array]]:
+    casted = head.astype(dtype)
+    gain = _FP16_GAIN if dtype == jnp.float16 else None
 
     def add(sums: tuple[Array, Array], chunk: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
         states, targets = chunk
+        kept, states = states.dtype, states.astype(dtype)
         loss, gradient = _loss_and_gradient(_product("td,vd->tv", states, casted), targets)
-        gradient = gradient.astype(states.dtype)
+        gradient = (gradient if gain is None else gradient * gain).astype(dtype)
         total, of_head = sums
         sums = total + loss, of_head + _product("tv,td->vd", gradient, states)
-        return sums, _product("tv,vd->td", gradient, casted).astype(states.dtype)
+        return sums, _product("tv,vd->td", gradient, casted).astype(kept)
 
     start = jnp.float32(0), jnp.zeros(head.shape, jnp.float32)
     (total, of_head), of_states = jax.lax.scan(add, start, (states, targets))
     return total, (of_states, of_head.astype(head.dtype))
 
 
-def _backward(gradients: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array, None]:
+def _backward(dtype: DTypeLike, gradients: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array, None]:
+    if dtype == jnp.float16:
+        cotangent = cotangent / _FP16_GAIN
     of_states, of_head = ((cotangent * x.astype(jnp.float32)).astype(x.dtype) for x in gradients)
     return of_states, of_head, None
 

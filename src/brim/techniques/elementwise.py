@@ -60,7 +60,7 @@ def _results(equation: JaxprEqn, operands: Sequence[str]) -> list[str] | None:
     return [SAME if same else _constant(variable) for variable in equation.outvars]
 
 
-def _is_spread_scalar(equation: JaxprEqn) -> bool:
+def _is_spread_scalar(equation: Any) -> bool:
     return equation.primitive.name == "broadcast_in_dim" and not equation.invars[0].aval.shape
 
 

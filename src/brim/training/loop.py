@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import jax
 
 from brim.errors import DivergenceError
+from brim.techniques.loss_scaling import LEAST
 from brim.training.environment import memory_in_use_bytes
 from brim.training.settings import TrainSettings
 from brim.training.state import State, StepMetrics
@@ -158,6 +159,7 @@ class _Reader:
             waiting_share=interval.waiting_share,
             memory_bytes=memory_in_use_bytes(),
             elapsed_seconds=self._loop.clock() - self._began,
+            loss_scale=None if host.loss_scale is None else float(host.loss_scale),
         )
         return record, host
 
@@ -180,7 +182,28 @@ class _Reader:
             )
         return DivergenceError(
             f"{skipped_in_a_row} windows in a row were not finite (window {record.window}: loss {record.loss:.4g}, "
-            f"gradient norm {record.gradient_norm:.4g}, learning rate {record.learning_rate:.3g}){before}",
-            hint="parameters are as they were before; lower schedule.learning_rate, lengthen schedule.warmup, or set "
-            "optimizer.clip_norm, and resume from the last checkpoint",
+            f"gradient norm {record.gradient_norm:.4g}, learning rate {record.learning_rate:.3g}"
+            f"{_scale_words(record.loss_scale)}){before}",
+            hint=_remedy(record.loss_scale),
         )
+
+
+def _scale_words(scale: float | None) -> str:
+    if scale is None:
+        return ""
+    return f", loss scale {scale:,.0f}{', the least there is' if scale <= LEAST else ''}"
+
+
+def _remedy(scale: float | None) -> str:
+    before = "parameters are as they were before"
+    if scale is not None and scale <= LEAST:
+        return f"{before}; an activation or the loss itself overflows fp16: compute in bfloat16 or float32 instead"
+    if scale is not None:
+        return (
+            f"{before}; lower techniques.precision.initial_scale, or raise train.stop_after_skips to give the scale "
+            "time to fall"
+        )
+    return (
+        f"{before}; lower schedule.learning_rate, lengthen schedule.warmup, or set optimizer.clip_norm, "
+        "and resume from the last checkpoint"
+    )

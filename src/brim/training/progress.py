@@ -86,7 +86,9 @@ class Progress:
         reason = "a loss or gradient that is not finite" if record.targets else "no target to learn from"
         if reason not in self._told:
             self._told.add(reason)
-            self.note(f"window {record.window:,} had {reason}: it made no update (said once)")
+            scaled = record.targets and record.loss_scale is not None
+            scale = f" at loss scale {record.loss_scale:,.0f}" if scaled else ""
+            self.note(f"window {record.window:,} had {reason}{scale}: it made no update (said once)")
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()
@@ -117,6 +119,7 @@ class Progress:
             ("data", f"{record.waiting_share:.0%}"),
             ("memory", format_bytes(record.memory_bytes)),
             ("left", self._time_left(record)),
+            ("scale", "" if record.loss_scale is None else f"{record.loss_scale:,.0f}"),
             ("skipped", f"{self._skipped}" if self._skipped else ""),
         ]
         line = Text(no_wrap=True, overflow="ellipsis", end="")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from brim.techniques.loss_scaling import LossScale
 from brim.tree import PyTree
 
 
@@ -23,6 +24,7 @@ class State:
         window: windows (global batches) consumed, skipped ones included; also the position in the data.
         update: optimizer updates made. Schedules count these.
         skipped_in_a_row: windows skipped since the last update: not finite, or without a target.
+        loss_scale: for the next window; None, and so no array, when the step does not scale its loss.
     """
 
     trainable: PyTree
@@ -33,6 +35,7 @@ class State:
     window: Int[Array, ""]
     update: Int[Array, ""]
     skipped_in_a_row: Int[Array, ""]
+    loss_scale: LossScale | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -49,6 +52,7 @@ class StepMetrics:
         finite: False when loss or gradient held a NaN or an infinity.
         update, window, skipped_in_a_row: the counters of the state after the window.
         metrics: further means over targets, by name.
+        loss_scale: that of this window; None when the step does not scale its loss.
     """
 
     loss: Float[Array, ""]
@@ -61,3 +65,4 @@ class StepMetrics:
     window: Int[Array, ""]
     skipped_in_a_row: Int[Array, ""]
     metrics: Mapping[str, Float[Array, ""]]
+    loss_scale: Float[Array, ""] | None = None

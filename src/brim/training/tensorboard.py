@@ -19,6 +19,7 @@ _TAGS = {
     "speed/waiting_share": "waiting_share",
     "memory/bytes": "memory_bytes",
     "optimizer/skipped": "skipped",
+    "optimizer/loss_scale": "loss_scale",
 }
 
 

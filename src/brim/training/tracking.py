@@ -37,6 +37,7 @@ class Record:
         memory_bytes: in use on the device, or by the process where the device does not say.
         elapsed_seconds: training time of the run so far, over all its resumes.
         held_out_loss: mean over the held-out targets when they were evaluated after this update.
+        loss_scale: what the mean loss was multiplied by before it was differentiated; None without loss scaling.
     """
 
     window: int
@@ -52,6 +53,7 @@ class Record:
     memory_bytes: int
     elapsed_seconds: float
     held_out_loss: float | None = None
+    loss_scale: float | None = None
 
 
 class Tracker(Protocol):
