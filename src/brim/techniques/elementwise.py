@@ -61,7 +61,7 @@ def _results(equation: JaxprEqn, operands: Sequence[str]) -> list[str] | None:
 
 
 def _is_spread_scalar(equation: JaxprEqn) -> bool:
-    return equation.primitive.name == "broadcast_in_dim" and not equation.invars[0].aval.shape
+    return equation.primitive.name == "broadcast_in_dim" and _constant(equation.invars[0]) == SAME
 
 
 def _constant(variable: Any) -> str:
