@@ -57,9 +57,10 @@ def test_slices_give_what_the_whole_gives(inner: optax.GradientTransformation) -
     assert " while[" in str(jax.make_jaxpr(optimizer.update)(parameters, state, parameters)) or " scan[" in str(
         jax.make_jaxpr(optimizer.update)(parameters, state, parameters)
     )
-    wanted_state, wanted_update = by_hand(inner)
+    wanted_state, by_hand_update = by_hand(inner)
+    update, wanted_update = jax.jit(optimizer.update), jax.jit(by_hand_update)
     for number in range(3):
-        updates, state = optimizer.update(gradient(number), state, parameters)
+        updates, state = update(gradient(number), state, parameters)
         wanted, wanted_state = wanted_update(gradient(number), wanted_state, parameters)
         # A loop's body and the whole are compiled apart: an fp32 rounding now and then, and a code next to the border.
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), updates, wanted)
@@ -118,9 +119,10 @@ def test_eb_s2_stacked_layers_are_kept_as_separate_ones_are() -> None:
     stacked = eight_bit(ADAM, lambda name, leaf: Layout(256, stacked=True))
     single = eight_bit(ADAM)
     slopes = gradient(0, together)
-    _, state = stacked.update(slopes, stacked.init(together), together)
+    _, state = jax.jit(stacked.update)(slopes, stacked.init(together), together)
+    update = jax.jit(single.update)
     for number, one in enumerate(apart):
-        _, of_one = single.update({"w": slopes["w"][number]}, single.init(one), one)
+        _, of_one = update({"w": slopes["w"][number]}, single.init(one), one)
         for name in ("mu", "nu"):
             whole, alone = getattr(state[0], name)["w"], getattr(of_one[0], name)["w"]
             np.testing.assert_array_equal(whole.codes[number], alone.codes)
@@ -129,11 +131,12 @@ def test_eb_s2_stacked_layers_are_kept_as_separate_ones_are() -> None:
 
 def test_a_window_that_does_not_count_changes_nothing() -> None:
     optimizer = eight_bit(ADAM, layout)
-    _, state = optimizer.update(gradient(0), optimizer.init(PARAMETERS), PARAMETERS)
+    update = jax.jit(optimizer.update)
+    _, state = update(gradient(0), optimizer.init(PARAMETERS), PARAMETERS)
     broken = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), PARAMETERS)
-    _, same = optimizer.update(broken, state, PARAMETERS, updated=jnp.asarray(False))
+    _, same = update(broken, state, PARAMETERS, updated=jnp.asarray(False))
     jax.tree.map(np.testing.assert_array_equal, same, state)
-    _, other = optimizer.update(gradient(1), state, PARAMETERS, updated=jnp.asarray(True))
+    _, other = update(gradient(1), state, PARAMETERS, updated=jnp.asarray(True))
     assert not np.array_equal(other[0].mu["layers"]["matrix"].codes, state[0].mu["layers"]["matrix"].codes)
 
 
@@ -225,7 +228,7 @@ def test_a_large_array_in_slices_is_kept_as_a_whole_one_is(monkeypatch: pytest.M
     states = []
     for most in (2**22, 2000):
         monkeypatch.setattr(moments, "SLICE_ELEMENTS", most)
-        _, state = optimizer.update(gradient(0, parameters), optimizer.init(parameters), parameters)
+        _, state = jax.jit(optimizer.update)(gradient(0, parameters), optimizer.init(parameters), parameters)
         states.append(state)
     jax.tree.map(np.testing.assert_array_equal, *states)
 

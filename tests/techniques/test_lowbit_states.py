@@ -175,7 +175,7 @@ def test_learning_equals_fp32_within_the_spread_of_seeds() -> None:
     assert abs(low.mean() - plain.mean()) < plain.max() - plain.min()
 
 
-def final_loss(technique: LowbitStates, seed: int, updates: int = 150) -> float:
+def final_loss(technique: LowbitStates, seed: int, updates: int = 100) -> float:
     """Mean loss of the last windows of a run."""
     step = step_of(technique)
     state, losses = step.init(jax.random.key(seed)), []

@@ -60,8 +60,8 @@ def _results(equation: JaxprEqn, operands: Sequence[str]) -> list[str] | None:
     return [SAME if same else _constant(variable) for variable in equation.outvars]
 
 
-def _is_spread_scalar(equation: Any) -> bool:
-    return equation.primitive.name == "broadcast_in_dim" and not equation.invars[0].aval.shape
+def _is_spread_scalar(equation: JaxprEqn) -> bool:
+    return equation.primitive.name == "broadcast_in_dim" and _constant(equation.invars[0]) == SAME
 
 
 def _constant(variable: Any) -> str:
