@@ -178,6 +178,8 @@ BESIDE = {
     "micro_batch": {"global_batch": 7},
     "minimum": {"learning_rate": 1.0},
     "names": {"policy": "names"},
+    "rounding": {"parameters": "bfloat16"},
+    **dict.fromkeys(("loss_scale", "initial_scale", "growth_updates"), {"compute": "float16"}),
 }
 
 
