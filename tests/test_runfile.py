@@ -179,7 +179,7 @@ BESIDE = {
     "minimum": {"learning_rate": 1.0},
     "names": {"policy": "names"},
     "rounding": {"parameters": "bfloat16"},
-    **dict.fromkeys(("loss_scale", "initial_scale", "growth_updates"), {"compute": "float16"}),
+    **{key: {"compute": "float16"} for key in ("loss_scale", "initial_scale", "growth_updates")},
 }
 
 
