@@ -73,7 +73,10 @@ def test_nothing_said_is_an_error_only_when_the_shape_is_wanted() -> None:
 
 def test_settings_survive_a_round_trip_through_tables() -> None:
     settings = DecoderSettings(preset="gpt2", layers=3, dropout=0.1, bias=False)
-    assert to_tables(settings) == {"preset": "gpt2", "layers": 3, "bias": False, "dropout": 0.1}
+    assert to_tables(settings) == {
+        **{"preset": "gpt2", "layers": 3, "bias": False, "dropout": 0.1},
+        "shared_layers": "none",
+    }
     assert build(DecoderSettings, to_tables(settings)) == settings
 
 

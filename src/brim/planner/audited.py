@@ -9,7 +9,7 @@ import jax
 
 from brim.compiled import KernelList, MemoryReport, Timeline
 from brim.errors import DeviceError
-from brim.planner.candidate import Candidate
+from brim.planner.candidate import NO_REPORT, Candidate
 from brim.planner.compile import AuditFunction
 from brim.planner.plan import Plan
 from brim.program import Program
@@ -39,7 +39,8 @@ def with_report(
         report, kernels = _read(candidate, plan, program, audit_recipe)
     except (DeviceError, jax.errors.JaxRuntimeError, LookupError, ValueError) as error:
         # A program of a kind that the ledger does not know must not cost what the search has found.
-        note = f"no report by owner: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        kind = "" if isinstance(error, DeviceError) else f"{type(error).__name__}: "
+        note = f"{NO_REPORT}: {kind}{(str(error).splitlines() or [''])[0]}"
         return _with(plan, candidate, replace(candidate, notes=(*candidate.notes, note)))
     found = _with(plan, candidate, replace(candidate, ledger=report.owners))
     return replace(found, memory_report=report, kernels=kernels)

@@ -14,6 +14,10 @@ from brim.techniques import Recipe
 Outcome = Literal["chosen", "fits", "over", "failed", "pruned", "ruled out", "slower", "unknown"]
 
 
+NO_REPORT = "no report by owner"
+"""How the note begins that a candidate's compiled program could not be read."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A recipe with its prediction, its compiled memory if it was compiled, and the reason it stands where it stands.

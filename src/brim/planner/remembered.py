@@ -12,6 +12,7 @@ from typing import Any
 
 from brim.hardware.facts import Device
 from brim.planner.cache import Cache, device_facts, key_of
+from brim.planner.candidate import NO_REPORT
 from brim.planner.plan import Plan
 from brim.planner.question import Question
 from brim.planner.versions import settings_in_force
@@ -48,12 +49,12 @@ def remembered(cache: Cache | None, key: str, device: Device) -> Plan | None:
 def searched(cache: Cache | None, key: str, search: Callable[[], Plan]) -> Plan:
     """Search, and keep the plan.
 
-    A plan with a compile that failed is not kept, nor one without its report: the machine may have been out of memory
-    just then.
+    A plan with a compile that failed is not kept, nor one whose report could not be made: the machine may have been out
+    of memory just then.
     """
     plan = search()
     failed = any(candidate.outcome == "failed" for candidate in plan.candidates)
-    failed |= plan.shown is not None and plan.memory_report is None
+    failed |= any(note.startswith(NO_REPORT) for candidate in plan.candidates for note in candidate.notes)
     if cache is not None and not failed:
         cache.write(key, plan.to_json())
     return plan
