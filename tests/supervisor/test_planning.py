@@ -35,9 +35,9 @@ def test_the_planning_process_is_asked_to_end_when_its_parent_is_interrupted(tmp
         "time.sleep(60)"
     )
     parent = (
-        f"import signal, sys\nfrom brim.supervisor.planning import printed_by\n"
-        # A shell may have it ignored.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\nprinted_by([sys.executable, '-c', {child!r}])"
+        "import signal, sys\nfrom brim.supervisor.planning import printed_by\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
+        f"printed_by([sys.executable, '-c', {child!r}])"
     )
     with subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.DEVNULL) as process:
         until = time.monotonic() + 60
