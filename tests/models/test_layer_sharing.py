@@ -63,7 +63,13 @@ def spread(model: Decoder, uses: list[int], shape: DecoderShape) -> Decoder:
 
 
 @pytest.mark.parametrize(
-    ("kind", "family"), [("all", "gpt2"), ("groups", "llama"), ("cycles", "gpt2"), ("one group each", "llama")]
+    ("kind", "family"),
+    [
+        pytest.param("all", "gpt2", marks=pytest.mark.slow),
+        ("groups", "llama"),
+        ("cycles", "gpt2"),
+        pytest.param("one group each", "llama", marks=pytest.mark.slow),
+    ],
 )
 def test_loss_equals_that_of_copies_and_gradients_are_the_sums_over_uses(
     kind: str, family: str, make_shape: MakeShape, make_model: MakeModel, packed_batch: Any
@@ -120,7 +126,9 @@ def run(shape: DecoderShape, *techniques: Any) -> tuple[Step, Any, Any]:
     return step, state, metrics
 
 
-@pytest.mark.parametrize("kind", ["all", "groups", "cycles"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("all", "groups")), "cycles"]
+)
 def test_rematerialization_and_micro_batches_change_nothing_and_flops_are_those_of_all_uses(
     kind: str, make_shape: MakeShape
 ) -> None:

@@ -156,7 +156,7 @@ def test_what_is_not_finite_is_seen(bad: float) -> None:
         assert not np.isfinite(found[3]) and np.isfinite(found[256:]).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     arrays(
         np.float32,

@@ -167,6 +167,7 @@ def assembled_state(technique: LowbitStates) -> Any:
     return assemble(small_program(), recipe, detect(), say=lambda note: None).state
 
 
+@pytest.mark.slow
 def test_learning_equals_fp32_within_the_spread_of_seeds() -> None:
     losses = {technique: [final_loss(technique, seed) for seed in range(3)] for technique in (LowbitStates(), LOW)}
     plain, low = (np.asarray(losses[technique]) for technique in (LowbitStates(), LOW))

@@ -130,6 +130,7 @@ def test_a_skipped_window_leaves_the_compensation_as_it_is() -> None:
     jax.tree.map(np.testing.assert_array_equal, before, after_skip)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["stochastic", "kahan"])
 def test_bf16_parameters_and_moments_in_8_bits_learn_together(rounding) -> None:  # type: ignore[no-untyped-def]
     program = decoder_program(
