@@ -15,7 +15,7 @@ from brim.compiled.shapes import Shape
 from brim.compiled.wire import Message
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"?(\d+)')
-_CALLS_IN_PLACE = frozenset({"call", "conditional"})
+_CALLS_IN_PLACE = frozenset({"call", "conditional", "async-start"})  # what is asynchronous begins at its start
 
 
 @dataclass(frozen=True)
