@@ -162,6 +162,7 @@ def test_sc_s3_a_longer_run_asks_what_becomes_of_the_schedule(straight: Path, ca
     assert "--train.horizon 12 to keep" in said
 
 
+@pytest.mark.slow
 def test_sc_s3_a_stated_choice_is_told_with_both_learning_rates(straight: Path, place: Path, capsys: Any) -> None:
     out = place / "stretched"
     shutil.copytree(straight, out)

@@ -162,6 +162,7 @@ def test_in_pairs(first: str, second: str) -> None:
     check(CASES[first], CASES[second])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [name for name in REPRESENTATIVES if name != "bf16"])
 def test_fp16_in_pairs(other: str) -> None:
     check(CASES["fp16"], CASES[other])
