@@ -6,7 +6,7 @@ Every peak is arguments + outputs - aliased + temporaries of the step as XLA com
 cold: no compile and no finished search is taken from the cache.
 
 WHAT MAY NOT BE CONCLUDED. Tokens per second are PREDICTIONS from data sheets and shares of peak that are assumed, not
-measured; only their order is used. A GPU adds the CUDA context, which the budget leaves room for. Nothing here ran on a
+measured; only their order is used. Seconds of a search grow with whatever else the machine does. A GPU adds the CUDA context, which the budget leaves room for. Nothing here ran on a
 GPU.
 
     python benchmarks/planned_models.py                                  # needs the `plan` extra; under an hour
@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the report")
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")  # the CUDA plugin then compiles without looking for a driver
-    clock = machine.Clock.now()
     rows = []
     for model in options.models:
         for device in options.devices:
@@ -63,7 +62,6 @@ def main() -> None:
         "commit": machine.commit(),
         "processor": machine.processor(),
         "versions": machine.versions("jax", "jaxlib", "optax"),
-        "busy": clock.foreign_share(0.0),
         "rows": rows,
     }
     text = in_markdown(report)
