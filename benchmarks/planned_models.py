@@ -6,8 +6,8 @@ Every peak is arguments + outputs - aliased + temporaries of the step as XLA com
 cold: no compile and no finished search is taken from the cache.
 
 WHAT MAY NOT BE CONCLUDED. Tokens per second are PREDICTIONS from data sheets and shares of peak that are assumed, not
-measured; only their order is used. Seconds of a search grow with whatever else the machine does. A GPU adds the CUDA context, which the budget leaves room for. Nothing here ran on a
-GPU.
+measured; only their order is used. Seconds of a search grow with whatever else the machine does. A GPU adds the CUDA
+context, which the budget leaves room for. Nothing here ran on a GPU.
 
     python benchmarks/planned_models.py                                  # needs the `plan` extra; under an hour
     python benchmarks/planned_models.py --models gpt2-124m --devices rtx-4090
